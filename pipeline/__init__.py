@@ -1,0 +1,19 @@
+"""Rollbook's library. `pipeline.load` reads the tables of a run; everything else is imported from its module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.artifacts import load
+
+__all__ = ["load"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":
+        from pipeline.artifacts import load
+
+        return load
+    raise AttributeError(f"module 'pipeline' has no attribute {name!r}")

@@ -1,0 +1,73 @@
+"""The interface of a rollout engine: prompts in; completions with ids, log-probs and finish reason out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pipeline.component import Component
+
+if TYPE_CHECKING:
+    from pipeline.config import Runtime, Sampling
+
+FinishReason = Literal["stop", "length", "error"]
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One completion to be made.
+
+    Attributes:
+        prompt_token_ids: as rendered by prepare_prompts; never re-tokenized.
+        seed: decides this completion alone, whatever else is in the batch.
+        greedy: take the likeliest token at every step instead of sampling.
+    """
+
+    prompt_token_ids: Sequence[int]
+    seed: int
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion.
+
+    Attributes:
+        token_ids: sampled ids; the stop token, if one was sampled, is the last and counts once.
+        logprobs: of each id under the distribution it was sampled from (after temperature and truncation), nats.
+        finish_reason: `stop` (a stop token), `length` (the limit), `error`.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+
+
+class RolloutEngine(Component):
+    """Generates completions from a policy folder."""
+
+    kind: ClassVar[str] = "engines"
+
+    def generate(
+        self,
+        policy: Path,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        runtime: Runtime,
+        on_tokens: Callable[[int, int], None],
+    ) -> list[Completion]:
+        """Generates one completion per request, in the order of the requests.
+
+        Args:
+            policy: a Hugging Face folder.
+            requests: what to generate; rows are independent of each other beyond floating point.
+            sampling: temperature, truncation and length limit of all rows.
+            runtime: device and threads.
+            on_tokens: called as work proceeds with (completions finished, tokens generated) since the last call.
+
+        Raises:
+            PolicyError: if the folder cannot be loaded.
+        """
+        raise NotImplementedError

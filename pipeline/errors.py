@@ -1,0 +1,92 @@
+"""Every error Rollbook raises on purpose.
+
+    RollbookError                 one message, one hint; printed without a traceback
+    ├── ConfigError               params.yaml or a component's settings: all problems in one report
+    ├── DataError                 a user's data set: file, line, column
+    ├── ArtifactError             a table, folder or JSON file on disk is missing, foreign or damaged
+    │   └── SchemaError           a table's columns or values break its schema
+    ├── RewardError               a reward function raised or returned something impossible
+    ├── PolicyError               a model folder or hub id cannot be used
+    └── TrainingError             an update that must not go on (not finite, wrong policy)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class RollbookError(Exception):
+    """Base of all expected failures.
+
+    Args:
+        message: where it happened, what was got and what is allowed.
+        hint: the nearest way to fix it, or empty.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing wrong in the configuration.
+
+    Attributes:
+        where: dotted place in params.yaml, such as `recipes.grpo.update_policy.loss`.
+        what: what was got and what is allowed, with the nearest valid name if there is one.
+    """
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class ConfigError(RollbookError):
+    """All problems found in one pass over the configuration."""
+
+    def __init__(self, problems: Sequence[Problem], source: str = "params.yaml") -> None:
+        self.problems = list(problems)
+        count = len(self.problems)
+        title = f"{source}: {count} problem{'s' if count != 1 else ''}"
+        super().__init__("\n".join([title, *(f"  - {problem}" for problem in self.problems)]))
+
+
+class DataError(RollbookError):
+    """A data set that cannot be used as it is."""
+
+
+class ArtifactError(RollbookError):
+    """A file of `artifacts/` that is missing, of another kind or version, or damaged."""
+
+
+class SchemaError(ArtifactError):
+    """A table whose columns or values break its schema."""
+
+
+class RewardError(RollbookError):
+    """A reward that raised, or returned NaN, another type or the wrong number of values."""
+
+
+class PolicyError(RollbookError):
+    """A base policy or policy folder that cannot be loaded or used."""
+
+
+class TrainingError(RollbookError):
+    """An update that must stop: a loss that is not finite, rollouts of another policy."""
+
+
+def nearest(name: object, allowed: Iterable[object]) -> str:
+    """Says which names are allowed and, if one looks like `name`, asks whether it was meant."""
+    names = sorted(str(option) for option in allowed)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    return f"{meant}allowed: {', '.join(names)}" if names else f"{meant}nothing is allowed here"

@@ -1,0 +1,76 @@
+"""What a step ran with: commit, packages, hardware. Recorded beside the results in run_info, never inside them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("rollbook", "torch", "transformers", "tokenizers", "vllm", "datasets", "dvc", "mlflow", "pandera", "pyarrow", "polars", "numpy", "pydantic", "safetensors")
+PATCH_LIMIT_BYTES = 200_000
+CHANGES_WITH_EVERY_RUN = ("dvc.lock", "reports/summary.json", "reports/curves.csv")
+
+
+def environment() -> dict[str, Any]:
+    """Packages, interpreter, machine and state of the repository, as JSON values."""
+    return {
+        "packages": _packages(),
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cpu_count": os.cpu_count(),
+        "git": _git_state(),
+    }
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process so far, MiB."""
+    scale = 1024 if sys.platform == "darwin" else 1
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale / 1024, 1)
+
+
+def _packages() -> dict[str, str]:
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _git_state() -> dict[str, Any]:
+    """Commit, and the patch against it with its hash; empty outside a repository."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    patch = _git("diff", "HEAD", "--no-color", "--", ".", *(f":(exclude){path}" for path in CHANGES_WITH_EVERY_RUN)) or ""
+    state: dict[str, Any] = {"commit": commit, "dirty": bool(patch)}
+    if patch:
+        state["patch_sha256"] = hashlib.sha256(patch.encode()).hexdigest()
+        state["patch"] = patch if len(patch) <= PATCH_LIMIT_BYTES else f"{patch[:PATCH_LIMIT_BYTES]}\n… cut"
+    return state
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -1,0 +1,83 @@
+"""How a stage program lives and dies: with its parent, one at a time per output, and with errors that read well."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pipeline.errors import ArtifactError, RollbookError
+
+PR_SET_PDEATHSIG = 1
+LOCK_WAIT_SECONDS = 20.0
+
+
+def die_with_parent() -> None:
+    """Asks Linux to kill this process when its parent dies.
+
+    A killed `dvc` leaves its stage running, and the next `dvc repro` would start it a second time.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path, what: str) -> Iterator[None]:
+    """Holds a file lock. A predecessor that is just being killed gets some seconds to go.
+
+    Raises:
+        ArtifactError: if another process keeps the lock.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as stream:
+        deadline = time.monotonic() + LOCK_WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ArtifactError(f"{what} is already running in another process", "wait for it, or stop it") from None
+                time.sleep(0.1)
+        yield
+
+
+def seconds_since_start() -> float:
+    """Seconds since this process was started, interpreter start-up included."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return time.process_time()
+
+
+def run_program(program: Callable[[], None], name: str, debug: bool = False) -> int:
+    """Runs a program; an expected failure becomes one clear message and exit code 1.
+
+    Args:
+        program: what to run.
+        name: shown before the message.
+        debug: show the traceback as well.
+    """
+    try:
+        program()
+    except RollbookError as error:
+        if debug:
+            raise
+        sys.stdout.flush()
+        print(f"\n{name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted", file=sys.stderr)
+        return 130
+    return 0

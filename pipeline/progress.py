@@ -1,0 +1,63 @@
+"""Progress of a stage: a bar with rate and time left on a terminal, one line at the end elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+
+@dataclass
+class Progress:
+    """Counts work done. Use as a context manager.
+
+    Attributes:
+        label: what is being done, such as `generate_rollouts@i0003`.
+        total: units of work in all.
+        unit: name of a unit, such as `rollouts`.
+        rate_unit: name of what the rate is counted in, such as `tokens`; default the unit.
+    """
+
+    label: str
+    total: int
+    unit: str
+    rate_unit: str = ""
+    done: int = 0
+    amount: int = 0
+    seconds: float = 0.0
+    _started: float = field(default_factory=time.perf_counter)
+    _bar: Any = None
+
+    def __enter__(self) -> Progress:
+        self._started = time.perf_counter()
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=self.total, desc=self.label, unit=f" {self.unit}", leave=False, dynamic_ncols=True)
+        return self
+
+    def update(self, done: int, amount: int = 0) -> None:
+        """Adds finished units, and the amount (such as tokens) they came to."""
+        self.done += done
+        self.amount += amount
+        if self._bar is not None:
+            if self.rate_unit:
+                elapsed = time.perf_counter() - self._started
+                self._bar.set_postfix_str(f"{self.amount / max(elapsed, 1e-9):,.0f} {self.rate_unit}/s", refresh=False)
+            self._bar.update(done)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.seconds = time.perf_counter() - self._started
+        if self._bar is not None:
+            self._bar.close()
+
+    @property
+    def rate(self) -> float:
+        """Amount (or units) per second."""
+        return (self.amount if self.rate_unit else self.done) / max(self.seconds, 1e-9)
+
+    def summary(self) -> str:
+        amount = f", {self.amount:,} {self.rate_unit}" if self.rate_unit else ""
+        return f"{self.done:,} {self.unit}{amount} in {self.seconds:.1f} s ({self.rate:,.0f} {self.rate_unit or self.unit}/s)"

@@ -1,0 +1,141 @@
+"""Finds and builds components by file name: `{name: dapo}` is the class in `pipeline/losses/dapo.py`.
+
+Nothing is registered: the listing of the folder is the menu. A component of the user's own is named by
+`path: file.py:Class` (relative to the project) or `path: package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from pipeline.component import Component
+from pipeline.errors import nearest
+
+PACKAGE_FOLDER = Path(__file__).parent
+
+
+def menu(kind: str) -> list[str]:
+    """Names of all built-in components of a kind (`rewards`, `losses`, …), sorted."""
+    names = [file.stem for file in sorted((PACKAGE_FOLDER / kind).glob("*.py")) if file.stem not in ("__init__", "base")]
+    return [name for name in names if _component_in(kind, name) is not None]
+
+
+def build(kind: str, spec: Any) -> Component:
+    """Builds the component that `spec` names.
+
+    Args:
+        kind: a folder of `pipeline/`, such as `rewards`.
+        spec: `{name: ..., **fields}`, `{path: "file.py:Class", **fields}`, a bare name, or a built component.
+
+    Raises:
+        pydantic.ValidationError: for wrong fields, with their places.
+        pydantic_core.PydanticCustomError: for an unknown name, an import that fails, or a malformed spec.
+    """
+    if isinstance(spec, Component):
+        return spec
+    if isinstance(spec, str):
+        spec = {"name": spec}
+    if not isinstance(spec, Mapping):
+        raise _problem(f"needs a name or {{name: ..., option: ...}}; {nearest('', menu(kind))}")
+    options = dict(spec)
+    if name := options.pop("name", None):
+        cls = _built_in(kind, name)
+    elif path := options.get("path"):
+        cls = _custom(kind, str(path))
+        name = cls.__name__
+    else:
+        raise _problem(f"needs a name; {nearest('', menu(kind))}")
+    return cls.model_validate({"name": str(name), **options})
+
+
+def load_object(path: str) -> Any:
+    """Imports what `file.py:name` or `package.module:name` points to.
+
+    A file's own folder is importable while it loads, so a reward file may import the helper beside it.
+
+    Raises:
+        ValueError: with the place and the reason.
+    """
+    module_part, _, attribute = path.rpartition(":")
+    if not module_part or not attribute:
+        raise ValueError(f"{path!r} is not of the form 'file.py:name' or 'package.module:name'")
+    module = _module_of_file(Path(module_part)) if module_part.endswith(".py") else _module_of_name(module_part)
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise ValueError(f"{module_part} has no {attribute!r}; {nearest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def _built_in(kind: str, name: object) -> type[Component]:
+    cls = _component_in(kind, name) if isinstance(name, str) and (PACKAGE_FOLDER / kind / f"{name}.py").is_file() else None
+    if cls is None:
+        raise _problem(f"there is no {name!r} in {kind}; {nearest(name, menu(kind))}")
+    return cls
+
+
+def _component_in(kind: str, name: str) -> type[Component] | None:
+    """The one public component that `pipeline/<kind>/<name>.py` defines; None for a module of shared functions."""
+    module = importlib.import_module(f"pipeline.{kind}.{name}")
+    defined = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, Component)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+        and getattr(value, "kind", None) == kind
+    ]
+    if len(defined) > 1:
+        raise _problem(f"pipeline/{kind}/{name}.py defines {len(defined)} components; one file holds one")
+    return defined[0] if defined else None
+
+
+def _custom(kind: str, path: str) -> type[Component]:
+    try:
+        cls = load_object(path)
+    except ValueError as error:
+        raise _problem(str(error)) from error
+    if not (inspect.isclass(cls) and issubclass(cls, Component) and getattr(cls, "kind", None) == kind):
+        raise _problem(f"{path} is not a component of kind {kind!r}")
+    return cls
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise ValueError(f"no such file: {file}")
+    name = "rollbook_user_" + str(file.resolve()).replace("/", "_").removesuffix(".py")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _module_of_name(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _problem(message: str) -> PydanticCustomError:
+    return PydanticCustomError("component", "{message}", {"message": message})

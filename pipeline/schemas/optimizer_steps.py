@@ -1,0 +1,31 @@
+"""optimizer_steps: one row per optimizer step of an iteration."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.schemas.base import Column, TableSchema
+
+SCHEMA = TableSchema(
+    kind="optimizer_steps",
+    version=1,
+    key="optimizer_step",
+    columns={
+        "iteration": Column(pa.string()),
+        "epoch": Column(pa.int32()),
+        "optimizer_step": Column(pa.int64(), unique=True),  # counted along the chain of iterations
+        "loss": Column(pa.float64()),
+        "grad_norm": Column(pa.float64()),  # before clipping
+        "learning_rate": Column(pa.float64()),
+        "clip_low": Column(pa.float64()),  # share of tokens held by the lower bound
+        "clip_high": Column(pa.float64()),
+        "ratio_min": Column(pa.float64()),
+        "ratio_mean": Column(pa.float64()),
+        "ratio_max": Column(pa.float64()),
+        "entropy": Column(pa.float64()),  # token mean, nats
+        "kl": Column(pa.float64(), nullable=True),
+        "tokens": Column(pa.int64()),
+        "rows": Column(pa.int64()),
+        "rows_skipped": Column(pa.int64()),  # rows whose gradient is exactly zero
+    },
+    rows={"loss and gradient norm are finite": lambda table: pc.and_(pc.is_finite(table["loss"]), pc.is_finite(table["grad_norm"]))},
+)

@@ -1,0 +1,305 @@
+"""A stage: one pure function over tables, plus a declaration of what it reads and writes.
+
+Everything around the function is done here, the same for all stages: paths, schemas, hashes, atomic writes,
+locks, metrics, run_info and progress. A stage program is
+
+    STAGE = Stage(name="compute_advantages", settings=Settings, run=compute_advantages,
+                  inputs=(Input("rollouts"), Input("scores")), outputs=(Output("advantages"),))
+
+    if __name__ == "__main__":
+        STAGE.main()
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from pipeline import lineage
+from pipeline.artifacts import (
+    FOLDERS,
+    TABLES,
+    Facts,
+    FolderWriter,
+    path_of,
+    read_folder,
+    read_json,
+    read_table,
+    write_folder,
+    write_json,
+    write_table,
+)
+from pipeline.config import BASE_KEY, Params, Runtime, read_params
+from pipeline.errors import ConfigError, Problem, RollbookError, nearest
+from pipeline.plan import PLAN_FILE, SCRATCH, Dependencies, StageSettings, dependencies_of, planned_digest
+from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
+from pipeline.progress import Progress
+
+Settings = TypeVar("Settings", bound=StageSettings)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An artifact that a stage reads.
+
+    Attributes:
+        kind: artifact kind.
+        key: a fixed key (`train`), or whose iteration's: the `own`, the `previous` one, the `reference`.
+        name: what the stage function calls it; default its kind.
+    """
+
+    kind: str
+    key: str = "own"
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.kind
+
+    def path(self, key: str, params: Params) -> Path:
+        if self.key in ("previous", "reference"):
+            return path_of(self.kind, getattr(params.iterations[key], self.key))
+        return path_of(self.kind, key if self.key == "own" else self.key)
+
+
+@dataclass(frozen=True)
+class Output:
+    """An artifact that a stage writes; see `Input`."""
+
+    kind: str
+    key: str = "own"
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.kind
+
+    def path(self, key: str) -> Path:
+        return path_of(self.kind, key if self.key == "own" else self.key)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a stage function gets to read.
+
+    Attributes:
+        tables: by name, checked.
+        folders: by name, checked.
+        facts: what each says about itself; `facts["policies"].content_hash` is the policy's digest.
+    """
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+
+    def digest(self, name: str) -> str:
+        """Content hash of an input; for a policy, its digest."""
+        return self.facts[name].content_hash
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a stage function returns.
+
+    Attributes:
+        tables: by output name.
+        folders: functions that fill a folder, by output name.
+        metrics: deterministic numbers, flat; NaN allowed (stored as null).
+        run_info: what varies: rates, latencies.
+    """
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    folders: Mapping[str, FolderWriter] = field(default_factory=dict)
+    metrics: Mapping[str, float | int] = field(default_factory=dict)
+    run_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Context:
+    """The world, as far as a stage function may see it.
+
+    Attributes:
+        key: the iteration at hand (`i0000` for the base policy and for stages that run once).
+        runtime: device and threads.
+    """
+
+    key: str
+    runtime: Runtime = field(default_factory=Runtime)
+    stage: str = ""
+    warnings: list[str] = field(default_factory=list)
+    progress_made: list[Progress] = field(default_factory=list)
+
+    def progress(self, total: int, unit: str, rate_unit: str = "") -> Progress:
+        """A progress bar; what it counted goes into run_info."""
+        bar = Progress(f"{self.stage}@{self.key}", total, unit, rate_unit)
+        self.progress_made.append(bar)
+        return bar
+
+    def warn(self, message: str) -> None:
+        """Tells the user, once, and keeps it in run_info."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+            print(f"{self.stage}@{self.key}: warning: {message}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Stage(Generic[Settings]):
+    """Declaration of a stage program; `dvc.yaml` must say the same (a test compares them).
+
+    Attributes:
+        name: of the program, `stages/<name>.py`.
+        settings: what it reads of params.yaml.
+        run: the pure function.
+        inputs, outputs: tables and folders; metrics and run_info are written for every stage.
+    """
+
+    name: str
+    settings: type[Settings]
+    run: Callable[[Settings, Inputs, Context], Outputs]
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+
+    @property
+    def table_kinds(self) -> list[str]:
+        """Kinds of all tables it reads or writes."""
+        return sorted({item.kind for item in (*self.inputs, *self.outputs) if item.kind in TABLES})
+
+    def input_paths(self, key: str, params: Params) -> list[Path]:
+        """Paths it reads at iteration `key`."""
+        return [item.path(key, params) for item in self.inputs]
+
+    def output_paths(self, key: str) -> list[Path]:
+        """Paths it writes at iteration `key`, metrics and run_info included."""
+        return [*(item.path(key) for item in self.outputs), path_of(f"metrics/{self.name}", key), path_of(f"run_info/{self.name}", key)]
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """The program: `python -m stages.<name> --iteration i0001`. Exits with 0, or 1 after one clear error."""
+        parser = argparse.ArgumentParser(prog=f"stages.{self.name}", description=(sys.modules["__main__"].__doc__ or "").partition("\n")[0])
+        parser.add_argument("--iteration", default=BASE_KEY, help="iteration key, such as i0001")
+        parser.add_argument("--debug", action="store_true", help="show tracebacks of expected errors")
+        options = parser.parse_args(arguments)
+        die_with_parent()
+        label = self.name if options.iteration == BASE_KEY else f"{self.name}@{options.iteration}"
+        sys.exit(run_program(lambda: self.execute(options.iteration), label, options.debug))
+
+    def execute(self, key: str) -> None:
+        """Runs the stage on the artifacts of the current project.
+
+        Raises:
+            RollbookError: for anything wrong with settings, inputs or the work itself; nothing is half written.
+        """
+        with exclusive(SCRATCH / "locks" / f"{self.name}-{key}.lock", f"{self.name}@{key}"):
+            params = read_params()
+            if key != BASE_KEY and key not in params.iterations:
+                raise ConfigError([Problem(f"iterations.{key}", f"there is no such iteration; {nearest(key, params.iterations)}")])
+            settings = self.settings.of(params, key)
+            dependencies = dependencies_of(self, settings)
+            self._check_plan(key, dependencies)
+            clock = _Clock()
+            inputs = self._read(key, params)
+            context = Context(key, params.runtime, self.name)
+            clock.lap("inputs")
+            outputs = self.run(settings, inputs, context)
+            clock.lap("run")
+            facts = self._write(key, outputs, {name: fact.content_hash for name, fact in inputs.facts.items()}, dependencies.digest)
+            clock.lap("outputs")
+            write_json(outputs.metrics, path_of(f"metrics/{self.name}", key))
+            write_json(self._run_info(key, outputs, context, dependencies, inputs, facts, clock), path_of(f"run_info/{self.name}", key))
+            made = "; ".join(bar.summary() for bar in context.progress_made) or "done"
+            print(f"{self.name}@{key}: {made}", flush=True)
+
+    def _check_plan(self, key: str, dependencies: Dependencies) -> None:
+        """What runs must be what was planned: params.yaml or code edited while `dvc repro` runs is refused."""
+        planned = planned_digest(read_json(PLAN_FILE), self.name, key) if PLAN_FILE.exists() else None
+        if planned != dependencies.digest:
+            raise RollbookError(
+                f"settings or code changed since `check` planned this run ({PLAN_FILE} holds {planned}, now {dependencies.digest})",
+                "run `dvc repro` again",
+            )
+
+    def _read(self, key: str, params: Params) -> Inputs:
+        tables, folders, facts = {}, {}, {}
+        for item in self.inputs:
+            path = item.path(key, params)
+            if item.kind in FOLDERS:
+                folders[item.label], facts[item.label] = path, read_folder(path, item.kind)
+            else:
+                tables[item.label], facts[item.label] = read_table(path, item.kind)
+        return Inputs(tables, folders, facts)
+
+    def _write(self, key: str, outputs: Outputs, inputs: Mapping[str, str], settings: str) -> dict[str, Facts]:
+        facts = {}
+        for item in self.outputs:
+            place = key if item.key == "own" else item.key
+            if item.kind in FOLDERS:
+                facts[item.label] = write_folder(outputs.folders[item.label], item.kind, place, inputs, settings)
+            else:
+                facts[item.label] = write_table(outputs.tables[item.label], item.kind, place, inputs, settings)
+        return facts
+
+    def _run_info(
+        self,
+        key: str,
+        outputs: Outputs,
+        context: Context,
+        dependencies: Dependencies,
+        inputs: Inputs,
+        facts: Mapping[str, Facts],
+        clock: _Clock,
+    ) -> dict[str, Any]:
+        return {
+            "stage": self.name,
+            "iteration": key,
+            "command": f"python -m stages.{self.name} --iteration {key}",
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            "seconds": clock.laps,
+            "peak_memory_mb": lineage.peak_memory_mb(),
+            "runtime": {**context.runtime.model_dump(mode="json"), "threads_used": _threads_used()},
+            "environment": lineage.environment(),
+            "settings": dependencies.settings,
+            "code": dependencies.code,
+            "files": dependencies.files,
+            "digest": dependencies.digest,
+            "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
+            "outputs": {name: fact.content_hash for name, fact in facts.items()},
+            "progress": [
+                {"unit": bar.unit, "done": bar.done, "amount": bar.amount, "rate_unit": bar.rate_unit or bar.unit, "seconds": bar.seconds, "per_second": bar.rate}
+                for bar in context.progress_made
+            ],
+            "warnings": context.warnings,
+            **outputs.run_info,
+        }
+
+
+class _Clock:
+    """Seconds per part of a stage; `startup` is everything from the start of the process to the first row read."""
+
+    def __init__(self) -> None:
+        self.laps = {"startup": round(seconds_since_start(), 3)}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now
+        self.laps["total"] = round(sum(seconds for part, seconds in self.laps.items() if part != "total"), 3)
+
+
+def _threads_used() -> int | None:
+    """Threads torch computed with, or None if this stage did not need torch."""
+    torch = sys.modules.get("torch")
+    return int(torch.get_num_threads()) if torch is not None else None
+
+
+def default_threads() -> int:
+    """Threads that `runtime.threads: auto` means: the processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
