@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.artifacts import load
+    from pipeline.dataset import load
 
 __all__ = ["load"]
 __version__ = "0.1.0"
@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "load":
-        from pipeline.artifacts import load
+        from pipeline.dataset import load
 
         return load
     raise AttributeError(f"module 'pipeline' has no attribute {name!r}")

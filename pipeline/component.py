@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pipeline.errors import Problem, nearest
@@ -29,7 +35,9 @@ class Model(BaseModel):
         unknown = [key for key in data if key not in cls.model_fields]
         errors = [
             InitErrorDetails(
-                type=PydanticCustomError("unknown_key", "unknown key; {hint}", {"hint": nearest(key, cls.model_fields)}),
+                type=PydanticCustomError(
+                    "unknown_key", "unknown key; {hint}", {"hint": nearest(key, cls.model_fields)}
+                ),
                 loc=(str(key),),
                 input=data[key],
             )
@@ -74,7 +82,9 @@ def problems_of(error: ValidationError, where: str = "") -> list[Problem]:
     return [
         Problem(
             where=".".join(part for part in [where, *map(str, line["loc"])] if part),
-            what=f"{_sentence(line['msg'])} (got {_shortened(line['input'])})" if line["type"] != "missing" else "is required",
+            what=f"{_sentence(line['msg'])} (got {_shortened(line['input'])})"
+            if line["type"] != "missing"
+            else "is required",
         )
         for line in error.errors()
     ]

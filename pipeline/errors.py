@@ -1,13 +1,14 @@
 """Every error Rollbook raises on purpose.
 
-    RollbookError                 one message, one hint; printed without a traceback
-    ├── ConfigError               params.yaml or a component's settings: all problems in one report
-    ├── DataError                 a user's data set: file, line, column
-    ├── ArtifactError             a table, folder or JSON file on disk is missing, foreign or damaged
-    │   └── SchemaError           a table's columns or values break its schema
-    ├── RewardError               a reward function raised or returned something impossible
-    ├── PolicyError               a model folder or hub id cannot be used
-    └── TrainingError             an update that must not go on (not finite, wrong policy)
+RollbookError                 one message, one hint; printed without a traceback
+├── ConfigError               params.yaml or a component's settings: all problems in one report
+├── DataError                 a user's data set: file, line, column
+├── ArtifactError             a table, folder or JSON file on disk is missing, foreign or damaged
+│   └── SchemaError           a table's columns or values break its schema
+├── RewardError               a reward function raised or returned something impossible
+├── PolicyError               a model folder or hub id cannot be used
+├── TrainingError             an update that must not go on (not finite, wrong policy)
+└── TrackingError             the MLflow store cannot be reached or refuses; never stops training
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ class PolicyError(RollbookError):
 
 class TrainingError(RollbookError):
     """An update that must stop: a loss that is not finite, rollouts of another policy."""
+
+
+class TrackingError(RollbookError):
+    """An MLflow store that cannot be reached, is busy, or refuses what it is sent."""
 
 
 def nearest(name: object, allowed: Iterable[object]) -> str:

@@ -1,4 +1,4 @@
-"""Names of prompts, groups and rollouts, and the seed of every row. All are hashes or paths: nothing is counted globally."""
+"""Names of prompts, groups and rollouts, and the seed of every row: hashes and paths, nothing counted globally."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 def prompt_id_of(messages: Sequence[Mapping[str, Any]], reference_answer: str | None) -> str:
     """16 hex digits of the hash of messages and reference answer."""
     content = [[[message["role"], message["content"]] for message in messages], reference_answer]
-    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:16]
 
 
 def group_id_of(iteration: str, prompt_id: str, evaluation_set: str | None = None) -> str:

@@ -13,7 +13,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("rollbook", "torch", "transformers", "tokenizers", "vllm", "datasets", "dvc", "mlflow", "pandera", "pyarrow", "polars", "numpy", "pydantic", "safetensors")
+PACKAGES = (
+    "rollbook",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "vllm",
+    "datasets",
+    "dvc",
+    "mlflow",
+    "pandera",
+    "pyarrow",
+    "polars",
+    "numpy",
+    "pydantic",
+    "safetensors",
+)
 PATCH_LIMIT_BYTES = 200_000
 CHANGES_WITH_EVERY_RUN = ("dvc.lock", "reports/summary.json", "reports/curves.csv")
 
@@ -52,7 +67,10 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
 
 
 def _git_state() -> dict[str, Any]:
@@ -60,17 +78,31 @@ def _git_state() -> dict[str, Any]:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return {}
-    patch = _git("diff", "HEAD", "--no-color", "--", ".", *(f":(exclude){path}" for path in CHANGES_WITH_EVERY_RUN)) or ""
+    patch = (
+        _git(
+            "diff",
+            "HEAD",
+            "--no-color",
+            "--",
+            ".",
+            *(f":(exclude){path}" for path in CHANGES_WITH_EVERY_RUN),
+        )
+        or ""
+    )
     state: dict[str, Any] = {"commit": commit, "dirty": bool(patch)}
     if patch:
         state["patch_sha256"] = hashlib.sha256(patch.encode()).hexdigest()
-        state["patch"] = patch if len(patch) <= PATCH_LIMIT_BYTES else f"{patch[:PATCH_LIMIT_BYTES]}\n… cut"
+        state["patch"] = (
+            patch if len(patch) <= PATCH_LIMIT_BYTES else f"{patch[:PATCH_LIMIT_BYTES]}\n… cut"
+        )
     return state
 
 
 def _git(*arguments: str) -> str | None:
     try:
-        result = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20, check=False)
+        result = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -47,7 +47,9 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise ArtifactError(f"{what} is already running in another process", "wait for it, or stop it") from None
+                    raise ArtifactError(
+                        f"{what} is already running in another process", "wait for it, or stop it"
+                    ) from None
                 time.sleep(0.1)
         yield
 

@@ -35,7 +35,13 @@ class Progress:
         if sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=self.total, desc=self.label, unit=f" {self.unit}", leave=False, dynamic_ncols=True)
+            self._bar = tqdm(
+                total=self.total,
+                desc=self.label,
+                unit=f" {self.unit}",
+                leave=False,
+                dynamic_ncols=True,
+            )
         return self
 
     def update(self, done: int, amount: int = 0) -> None:
@@ -45,10 +51,17 @@ class Progress:
         if self._bar is not None:
             if self.rate_unit:
                 elapsed = time.perf_counter() - self._started
-                self._bar.set_postfix_str(f"{self.amount / max(elapsed, 1e-9):,.0f} {self.rate_unit}/s", refresh=False)
+                self._bar.set_postfix_str(
+                    f"{self.amount / max(elapsed, 1e-9):,.0f} {self.rate_unit}/s", refresh=False
+                )
             self._bar.update(done)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.seconds = time.perf_counter() - self._started
         if self._bar is not None:
             self._bar.close()
@@ -60,4 +73,5 @@ class Progress:
 
     def summary(self) -> str:
         amount = f", {self.amount:,} {self.rate_unit}" if self.rate_unit else ""
-        return f"{self.done:,} {self.unit}{amount} in {self.seconds:.1f} s ({self.rate:,.0f} {self.rate_unit or self.unit}/s)"
+        speed = f"{self.rate:,.0f} {self.rate_unit or self.unit}/s"
+        return f"{self.done:,} {self.unit}{amount} in {self.seconds:.1f} s ({speed})"

@@ -25,7 +25,11 @@ PACKAGE_FOLDER = Path(__file__).parent
 
 def menu(kind: str) -> list[str]:
     """Names of all built-in components of a kind (`rewards`, `losses`, …), sorted."""
-    names = [file.stem for file in sorted((PACKAGE_FOLDER / kind).glob("*.py")) if file.stem not in ("__init__", "base")]
+    names = [
+        file.stem
+        for file in sorted((PACKAGE_FOLDER / kind).glob("*.py"))
+        if file.stem not in ("__init__", "base")
+    ]
     return [name for name in names if _component_in(kind, name) is not None]
 
 
@@ -68,7 +72,11 @@ def load_object(path: str) -> Any:
     module_part, _, attribute = path.rpartition(":")
     if not module_part or not attribute:
         raise ValueError(f"{path!r} is not of the form 'file.py:name' or 'package.module:name'")
-    module = _module_of_file(Path(module_part)) if module_part.endswith(".py") else _module_of_name(module_part)
+    module = (
+        _module_of_file(Path(module_part))
+        if module_part.endswith(".py")
+        else _module_of_name(module_part)
+    )
     if not hasattr(module, attribute):
         public = [name for name in vars(module) if not name.startswith("_")]
         raise ValueError(f"{module_part} has no {attribute!r}; {nearest(attribute, public)}")
@@ -76,7 +84,11 @@ def load_object(path: str) -> Any:
 
 
 def _built_in(kind: str, name: object) -> type[Component]:
-    cls = _component_in(kind, name) if isinstance(name, str) and (PACKAGE_FOLDER / kind / f"{name}.py").is_file() else None
+    cls = (
+        _component_in(kind, name)
+        if isinstance(name, str) and (PACKAGE_FOLDER / kind / f"{name}.py").is_file()
+        else None
+    )
     if cls is None:
         raise _problem(f"there is no {name!r} in {kind}; {nearest(name, menu(kind))}")
     return cls
@@ -95,7 +107,9 @@ def _component_in(kind: str, name: str) -> type[Component] | None:
         and getattr(value, "kind", None) == kind
     ]
     if len(defined) > 1:
-        raise _problem(f"pipeline/{kind}/{name}.py defines {len(defined)} components; one file holds one")
+        raise _problem(
+            f"pipeline/{kind}/{name}.py defines {len(defined)} components; one file holds one"
+        )
     return defined[0] if defined else None
 
 
@@ -104,7 +118,9 @@ def _custom(kind: str, path: str) -> type[Component]:
         cls = load_object(path)
     except ValueError as error:
         raise _problem(str(error)) from error
-    if not (inspect.isclass(cls) and issubclass(cls, Component) and getattr(cls, "kind", None) == kind):
+    if not (
+        inspect.isclass(cls) and issubclass(cls, Component) and getattr(cls, "kind", None) == kind
+    ):
         raise _problem(f"{path} is not a component of kind {kind!r}")
     return cls
 
@@ -134,7 +150,9 @@ def _module_of_name(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"module {name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _problem(message: str) -> PydanticCustomError:

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from pipeline import lineage
+from pipeline import lean_imports, lineage, lock_guard
 from pipeline.artifacts import (
     FOLDERS,
     TABLES,
@@ -38,9 +38,17 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, Params, Runtime, read_params
+from pipeline.code import SCRATCH
+from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
-from pipeline.plan import PLAN_FILE, SCRATCH, Dependencies, StageSettings, dependencies_of, planned_digest
+from pipeline.params import read_params
+from pipeline.plan import (
+    PLAN_FILE,
+    Dependencies,
+    StageSettings,
+    dependencies_of,
+    planned_digest,
+)
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
 
@@ -160,6 +168,7 @@ class Stage(Generic[Settings]):
         settings: what it reads of params.yaml.
         run: the pure function.
         inputs, outputs: tables and folders; metrics and run_info are written for every stage.
+        pandas_later: whether it runs code that may hand pandas objects to pyarrow, such as a user's rewards.
     """
 
     name: str
@@ -167,11 +176,13 @@ class Stage(Generic[Settings]):
     run: Callable[[Settings, Inputs, Context], Outputs]
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
+    pandas_later: bool = False
 
     @property
     def table_kinds(self) -> list[str]:
         """Kinds of all tables it reads or writes."""
-        return sorted({item.kind for item in (*self.inputs, *self.outputs) if item.kind in TABLES})
+        kinds = {item.kind for item in self.inputs} | {item.kind for item in self.outputs}
+        return sorted(kinds & set(TABLES))
 
     def input_paths(self, key: str, params: Params) -> list[Path]:
         """Paths it reads at iteration `key`."""
@@ -179,15 +190,25 @@ class Stage(Generic[Settings]):
 
     def output_paths(self, key: str) -> list[Path]:
         """Paths it writes at iteration `key`, metrics and run_info included."""
-        return [*(item.path(key) for item in self.outputs), path_of(f"metrics/{self.name}", key), path_of(f"run_info/{self.name}", key)]
+        return [
+            *(item.path(key) for item in self.outputs),
+            path_of(f"metrics/{self.name}", key),
+            path_of(f"run_info/{self.name}", key),
+        ]
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """The program: `python -m stages.<name> --iteration i0001`. Exits with 0, or 1 after one clear error."""
-        parser = argparse.ArgumentParser(prog=f"stages.{self.name}", description=(sys.modules["__main__"].__doc__ or "").partition("\n")[0])
+        parser = argparse.ArgumentParser(
+            prog=f"stages.{self.name}",
+            description=(sys.modules["__main__"].__doc__ or "").partition("\n")[0],
+        )
         parser.add_argument("--iteration", default=BASE_KEY, help="iteration key, such as i0001")
-        parser.add_argument("--debug", action="store_true", help="show tracebacks of expected errors")
+        parser.add_argument(
+            "--debug", action="store_true", help="show tracebacks of expected errors"
+        )
         options = parser.parse_args(arguments)
         die_with_parent()
+        lean_imports.import_pandera(self.pandas_later)
         label = self.name if options.iteration == BASE_KEY else f"{self.name}@{options.iteration}"
         sys.exit(run_program(lambda: self.execute(options.iteration), label, options.debug))
 
@@ -197,10 +218,18 @@ class Stage(Generic[Settings]):
         Raises:
             RollbookError: for anything wrong with settings, inputs or the work itself; nothing is half written.
         """
+        lock_guard.remember()
         with exclusive(SCRATCH / "locks" / f"{self.name}-{key}.lock", f"{self.name}@{key}"):
             params = read_params()
             if key != BASE_KEY and key not in params.iterations:
-                raise ConfigError([Problem(f"iterations.{key}", f"there is no such iteration; {nearest(key, params.iterations)}")])
+                raise ConfigError(
+                    [
+                        Problem(
+                            f"iterations.{key}",
+                            f"there is no such iteration; {nearest(key, params.iterations)}",
+                        )
+                    ]
+                )
             settings = self.settings.of(params, key)
             dependencies = dependencies_of(self, settings)
             self._check_plan(key, dependencies)
@@ -210,19 +239,30 @@ class Stage(Generic[Settings]):
             clock.lap("inputs")
             outputs = self.run(settings, inputs, context)
             clock.lap("run")
-            facts = self._write(key, outputs, {name: fact.content_hash for name, fact in inputs.facts.items()}, dependencies.digest)
+            facts = self._write(
+                key,
+                outputs,
+                {name: fact.content_hash for name, fact in inputs.facts.items()},
+                dependencies.digest,
+            )
             clock.lap("outputs")
             write_json(outputs.metrics, path_of(f"metrics/{self.name}", key))
-            write_json(self._run_info(key, outputs, context, dependencies, inputs, facts, clock), path_of(f"run_info/{self.name}", key))
+            write_json(
+                self._run_info(key, outputs, context, dependencies, inputs, facts, clock),
+                path_of(f"run_info/{self.name}", key),
+            )
             made = "; ".join(bar.summary() for bar in context.progress_made) or "done"
             print(f"{self.name}@{key}: {made}", flush=True)
 
     def _check_plan(self, key: str, dependencies: Dependencies) -> None:
         """What runs must be what was planned: params.yaml or code edited while `dvc repro` runs is refused."""
-        planned = planned_digest(read_json(PLAN_FILE), self.name, key) if PLAN_FILE.exists() else None
+        planned = (
+            planned_digest(read_json(PLAN_FILE), self.name, key) if PLAN_FILE.exists() else None
+        )
         if planned != dependencies.digest:
             raise RollbookError(
-                f"settings or code changed since `check` planned this run ({PLAN_FILE} holds {planned}, now {dependencies.digest})",
+                f"settings or code changed since `check` planned this run "
+                f"({PLAN_FILE} holds {planned}, now {dependencies.digest})",
                 "run `dvc repro` again",
             )
 
@@ -236,14 +276,20 @@ class Stage(Generic[Settings]):
                 tables[item.label], facts[item.label] = read_table(path, item.kind)
         return Inputs(tables, folders, facts)
 
-    def _write(self, key: str, outputs: Outputs, inputs: Mapping[str, str], settings: str) -> dict[str, Facts]:
+    def _write(
+        self, key: str, outputs: Outputs, inputs: Mapping[str, str], settings: str
+    ) -> dict[str, Facts]:
         facts = {}
         for item in self.outputs:
             place = key if item.key == "own" else item.key
             if item.kind in FOLDERS:
-                facts[item.label] = write_folder(outputs.folders[item.label], item.kind, place, inputs, settings)
+                facts[item.label] = write_folder(
+                    outputs.folders[item.label], item.kind, place, inputs, settings
+                )
             else:
-                facts[item.label] = write_table(outputs.tables[item.label], item.kind, place, inputs, settings)
+                facts[item.label] = write_table(
+                    outputs.tables[item.label], item.kind, place, inputs, settings
+                )
         return facts
 
     def _run_info(
@@ -272,7 +318,14 @@ class Stage(Generic[Settings]):
             "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
             "outputs": {name: fact.content_hash for name, fact in facts.items()},
             "progress": [
-                {"unit": bar.unit, "done": bar.done, "amount": bar.amount, "rate_unit": bar.rate_unit or bar.unit, "seconds": bar.seconds, "per_second": bar.rate}
+                {
+                    "unit": bar.unit,
+                    "done": bar.done,
+                    "amount": bar.amount,
+                    "rate_unit": bar.rate_unit or bar.unit,
+                    "seconds": bar.seconds,
+                    "per_second": bar.rate,
+                }
                 for bar in context.progress_made
             ],
             "warnings": context.warnings,
@@ -291,7 +344,9 @@ class _Clock:
         now = time.perf_counter()
         self.laps[name] = round(now - self._last, 3)
         self._last = now
-        self.laps["total"] = round(sum(seconds for part, seconds in self.laps.items() if part != "total"), 3)
+        self.laps["total"] = round(
+            sum(seconds for part, seconds in self.laps.items() if part != "total"), 3
+        )
 
 
 def _threads_used() -> int | None:

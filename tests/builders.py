@@ -36,7 +36,7 @@ def rollout_rows(
     texts: Sequence[Sequence[str]],
     policy_digest: str = "digest",
 ) -> list[dict[str, Any]]:
-    """One group per prompt; `texts[g][i]` is the i-th completion of group g, one token per character plus a stop token."""
+    """One group per prompt; `texts[g][i]` is completion i of group g: a token per character and a stop token."""
     rows = []
     for prompt, group in zip(prompts, texts, strict=True):
         for index, text in enumerate(group):
@@ -64,6 +64,10 @@ def rollout_rows(
 def table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as a table of this kind, checked against its schema."""
     schema = schema_of(kind)
-    names = list(dict.fromkeys(name for row in rows for name in row)) if rows else list(schema.empty().column_names)
+    names = (
+        list(dict.fromkeys(name for row in rows for name in row))
+        if rows
+        else list(schema.empty().column_names)
+    )
     built = schema.build({name: [row.get(name) for row in rows] for name in names})
     return schema.validate(built, f"test {kind}")

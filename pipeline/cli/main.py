@@ -1,1 +1,65 @@
-def main() -> None: ...
+"""The `rollbook` command. Each command lives in its own module and is imported only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from pipeline.errors import RollbookError
+
+COMMANDS = {
+    "check": "validate params.yaml and every component; say what would run",
+    "iterate": "extend params.yaml to N iterations in all",
+    "report": "evaluation by iteration, and where to look next",
+    "track": "bring the MLflow store up to date, or make it anew",
+    "ui": "show the runs in MLflow, brought up to date, offline",
+}
+"""Name and one line of help; the command is the function of that name in `pipeline/cli/<name>.py`."""
+
+
+class _LazyGroup(click.Group):
+    """Lists all commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"pipeline.cli.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show tracebacks of expected errors.")
+@click.version_option(package_name="rollbook")
+@click.pass_context
+def rollbook(ctx: click.Context, debug: bool) -> None:
+    """A lab notebook that trains: GRPO as a DVC pipeline over versioned tables.
+
+    Example: rollbook iterate 12 && dvc repro
+    """
+    ctx.obj = {"debug": debug}
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point: expected errors are one message and exit code 1, without a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return rollbook.main(arguments, prog_name="rollbook", standalone_mode=True)
+    except RollbookError as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"rollbook: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,13 +71,20 @@ class TableSchema:
         """
         wrong = self._type_problems(table) or self._value_problems(table)
         if wrong:
-            raise SchemaError(f"{place}: not a valid {self.kind} table\n" + "\n".join(f"  - {line}" for line in wrong))
+            raise SchemaError(
+                f"{place}: not a valid {self.kind} table\n"
+                + "\n".join(f"  - {line}" for line in wrong)
+            )
         names = [name for name in self.columns if name in table.column_names]
-        return table.select([*names, *(name for name in table.column_names if name not in self.columns)])
+        return table.select(
+            [*names, *(name for name in table.column_names if name not in self.columns)]
+        )
 
     def empty(self) -> pa.Table:
         """A table of this kind without rows."""
-        return pa.schema([(name, column.dtype) for name, column in self.columns.items() if column.required]).empty_table()
+        return pa.schema(
+            [(name, column.dtype) for name, column in self.columns.items() if column.required]
+        ).empty_table()
 
     def build(self, columns: Mapping[str, Any]) -> pa.Table:
         """Makes a table from plain lists, arrays or Arrow arrays, with this schema's types for the columns it knows."""
@@ -91,7 +99,11 @@ class TableSchema:
 
     def _type_problems(self, table: pa.Table) -> list[str]:
         """Missing, unknown and wrongly typed columns. pandera compares coarse types, so these are exact."""
-        lines = [f"column {name!r} is missing" for name, column in self.columns.items() if column.required and name not in table.column_names]
+        lines = [
+            f"column {name!r} is missing"
+            for name, column in self.columns.items()
+            if column.required and name not in table.column_names
+        ]
         for name in table.column_names:
             got, column = table.schema.field(name).type, self._column(name)
             if column is None:
@@ -107,36 +119,45 @@ class TableSchema:
         try:
             self._pandera(table).validate(table, lazy=True)
         except SchemaErrors as error:
-            cases = error.failure_cases.to_pylist()
-            seen: dict[tuple[str, str], list[str]] = {}
-            for case in cases:
-                seen.setdefault((str(case["column"]), str(case["check"])), []).append(str(case["failure_case"])[:60])
-            for (column, check), values in seen.items():
-                lines.append(f"column {column!r}: {check} fails in {len(values)} of {table.num_rows} rows, such as {', '.join(values[:SHOWN_ROWS])}")
-        for name, check in self.rows.items():
-            right = check(table)
-            right = right.combine_chunks() if isinstance(right, pa.ChunkedArray) else right
-            bad = pc.invert(pc.fill_null(right, False))
-            if count := pc.sum(bad).as_py():
-                ids = table.column(self.key).filter(bad).slice(0, SHOWN_ROWS).to_pylist()
-                lines.append(f"{name}: fails in {count} of {table.num_rows} rows, such as {', '.join(map(str, ids))}")
+            values: dict[str, list[str]] = {}
+            for case in error.failure_cases.to_pylist():
+                what = f"column {case['column']!r}: {case['check']}"
+                values.setdefault(what, []).append(str(case["failure_case"])[:60])
+            lines += [_failing(what, len(bad), table, bad) for what, bad in values.items()]
+        for name, row_check in self.rows.items():
+            right = pc.fill_null(row_check(table), False)
+            if wrong := table.num_rows - pc.sum(right).as_py():
+                ids = table.column(self.key).filter(pc.invert(right)).slice(0, SHOWN_ROWS)
+                lines.append(_failing(name, wrong, table, ids.to_pylist()))
         return lines
 
     def _column(self, name: str) -> Column | None:
-        import re
-
         if name in self.columns:
             return self.columns[name]
-        return next((column for pattern, column in self.patterns.items() if re.fullmatch(pattern, name)), None)
+        return next(
+            (column for pattern, column in self.patterns.items() if re.fullmatch(pattern, name)),
+            None,
+        )
 
     def _pandera(self, table: pa.Table) -> pandera.DataFrameSchema:
-        known = {name: column for name in table.column_names if (column := self._column(name)) is not None}
+        known = {
+            name: column
+            for name in table.column_names
+            if (column := self._column(name)) is not None
+        }
         return pandera.DataFrameSchema(
             {
-                name: pandera.Column(nullable=column.nullable, unique=column.unique, checks=list(column.checks))
+                name: pandera.Column(
+                    nullable=column.nullable, unique=column.unique, checks=list(column.checks)
+                )
                 for name, column in known.items()
             }
         )
+
+
+def _failing(what: str, count: int, table: pa.Table, examples: Sequence[object]) -> str:
+    shown = ", ".join(map(str, examples[:SHOWN_ROWS]))
+    return f"{what} fails in {count} of {table.num_rows} rows, such as {shown}"
 
 
 def lists_equally_long(*names: str) -> RowCheck:
@@ -161,7 +182,9 @@ def every_item(name: str, predicate: Callable[[pa.Array], Any]) -> RowCheck:
         column = table.column(name).combine_chunks()
         parents, items = pc.list_parent_indices(column), pc.list_flatten(column)
         wrong = parents.filter(pc.invert(pc.fill_null(predicate(items), False)))
-        return pc.invert(pc.is_in(pa.array(range(table.num_rows), pa.int64()), value_set=wrong.cast(pa.int64())))
+        return pc.invert(
+            pc.is_in(pa.array(range(table.num_rows), pa.int64()), value_set=wrong.cast(pa.int64()))
+        )
 
     return check
 

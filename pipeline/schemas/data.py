@@ -19,10 +19,18 @@ SCHEMA = TableSchema(
         "set": Column(pa.string()),
     },
     rows={
-        "prompt_id is 16 hex digits": lambda table: pc.match_substring_regex(table["prompt_id"], f"^{PROMPT_ID}$"),
-        "messages is not empty": lambda table: pc.greater(pc.list_value_length(table["messages"]), 0),
+        "prompt_id is 16 hex digits": lambda table: pc.match_substring_regex(
+            table["prompt_id"], f"^{PROMPT_ID}$"
+        ),
+        "messages is not empty": lambda table: pc.greater(
+            pc.list_value_length(table["messages"]), 0
+        ),
         "every message has a role and content": every_item(
-            "messages", lambda items: pc.and_(pc.is_valid(pc.struct_field(items, "role")), pc.is_valid(pc.struct_field(items, "content")))
+            "messages",
+            lambda items: pc.and_(
+                pc.is_valid(pc.struct_field(items, "role")),
+                pc.is_valid(pc.struct_field(items, "content")),
+            ),
         ),
     },
     open=True,

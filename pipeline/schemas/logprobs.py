@@ -3,7 +3,15 @@
 Empty (no rows) when the recipe needs none of them.
 """
 
-from pipeline.schemas.base import TOKEN_FLOATS, Column, TableSchema, every_item, finite, lists_equally_long, logprob
+from pipeline.schemas.base import (
+    TOKEN_FLOATS,
+    Column,
+    TableSchema,
+    every_item,
+    finite,
+    lists_equally_long,
+    logprob,
+)
 from pipeline.schemas.rollouts import IDS
 
 SCHEMA = TableSchema(
@@ -18,7 +26,9 @@ SCHEMA = TableSchema(
         "entropies": Column(TOKEN_FLOATS, nullable=True),
     },
     rows={
-        "lists are equally long": lists_equally_long("old_logprobs", "ref_logprobs", "values", "entropies"),
+        "lists are equally long": lists_equally_long(
+            "old_logprobs", "ref_logprobs", "values", "entropies"
+        ),
         "old log-probs are finite and not above 0": every_item("old_logprobs", logprob),
         "reference log-probs are finite and not above 0": every_item("ref_logprobs", logprob),
         "values are finite": every_item("values", finite),

@@ -27,5 +27,9 @@ SCHEMA = TableSchema(
         "rows": Column(pa.int64()),
         "rows_skipped": Column(pa.int64()),  # rows whose gradient is exactly zero
     },
-    rows={"loss and gradient norm are finite": lambda table: pc.and_(pc.is_finite(table["loss"]), pc.is_finite(table["grad_norm"]))},
+    rows={
+        "loss and gradient norm are finite": lambda table: pc.and_(
+            pc.is_finite(table["loss"]), pc.is_finite(table["grad_norm"])
+        )
+    },
 )

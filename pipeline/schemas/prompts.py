@@ -19,8 +19,12 @@ SCHEMA = TableSchema(
         "reference_answer": Column(pa.string(), nullable=True),
     },
     rows={
-        "a prompt has tokens": lambda table: pc.greater(pc.list_value_length(table["prompt_token_ids"]), 0),
-        "token ids are not negative": every_item("prompt_token_ids", lambda ids: pc.greater_equal(ids, 0)),
+        "a prompt has tokens": lambda table: pc.greater(
+            pc.list_value_length(table["prompt_token_ids"]), 0
+        ),
+        "token ids are not negative": every_item(
+            "prompt_token_ids", lambda ids: pc.greater_equal(ids, 0)
+        ),
     },
     open=True,
 )

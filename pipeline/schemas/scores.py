@@ -13,7 +13,9 @@ REWARDS = {
     "step_rewards": Column(STEP_REWARDS, nullable=True),
 }
 REWARD_ROWS = {
-    "reward is finite or null, never NaN": lambda table: pc.or_kleene(pc.is_finite(table["reward"]), pc.is_null(table["reward"])),
+    "reward is finite or null, never NaN": lambda table: pc.or_kleene(
+        pc.is_finite(table["reward"]), pc.is_null(table["reward"])
+    ),
 }
 
 SCHEMA = TableSchema(

@@ -16,13 +16,17 @@ SCHEMA = TableSchema(
         **IDS,
         "trained": Column(pa.bool_()),
         "reason": Column(pa.string(), nullable=True),  # why a rollout was not trained on
-        "policy_logprobs": Column(TOKEN_FLOATS, nullable=True),  # when the rollout was last seen, before that step
+        "policy_logprobs": Column(
+            TOKEN_FLOATS, nullable=True
+        ),  # when the rollout was last seen, before that step
         "ratio_mean": Column(pa.float64(), nullable=True),
         "ratio_min": Column(pa.float64(), nullable=True),
         "ratio_max": Column(pa.float64(), nullable=True),
         "clipped_fraction": Column(pa.float64(), nullable=True, checks=SHARE),
         "kl": Column(pa.float64(), nullable=True),  # token mean of the KL term, nats
-        "loss_share": Column(pa.float64(), nullable=True),  # the rollout's part of the sum of |per-token loss|
+        "loss_share": Column(
+            pa.float64(), nullable=True
+        ),  # the rollout's part of the sum of |per-token loss|
     },
     rows={"policy log-probs are finite": every_item("policy_logprobs", finite)},
 )

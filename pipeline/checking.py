@@ -1,0 +1,214 @@
+"""What `check` says before anything runs: is the configuration sound, what runs again, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import path_of, read_json
+from pipeline.config import BASE_KEY, Params, PromptFormat
+from pipeline.errors import ArtifactError, RollbookError
+from pipeline.params import read_yaml
+from pipeline.plan import (
+    ITERATION_STAGES,
+    ONCE_STAGES,
+    Dependencies,
+    load_stage,
+    planned,
+    planned_digest,
+)
+
+LOCK_FILE = Path("dvc.lock")
+LARGE_POLICY_PARAMETERS = 10_000_000
+HIGH_LEARNING_RATE = 1e-5
+SHOWN_CHANGES = 6
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A finished step that would run again.
+
+    Attributes:
+        stage, key: which step.
+        reasons: what changed for this step itself; empty if only something before it changed.
+        seconds: what it took last time.
+    """
+
+    stage: str
+    key: str
+    reasons: tuple[str, ...]
+    seconds: float
+
+
+def warnings_for(params: Params) -> Iterator[str]:
+    """Settings that are allowed and rarely meant."""
+    parameters = _policy_parameters(params)
+    used = dict.fromkeys(item.recipe for item in params.iterations.values())
+    for name in used:
+        recipe = params.recipes[name]
+        rate = recipe.update_policy.learning_rate
+        if (
+            parameters is not None
+            and parameters > LARGE_POLICY_PARAMETERS
+            and rate > HIGH_LEARNING_RATE
+        ):
+            yield (
+                f"recipes.{name}.update_policy.learning_rate: {rate:g} is high for full fine-tuning of "
+                f"{parameters / 1e6:,.0f}M parameters; usual is 1e-6, rarely above {HIGH_LEARNING_RATE:g}"
+            )
+        if recipe.generate_rollouts.group_size == 2:
+            yield (
+                f"recipes.{name}.generate_rollouts.group_size: with groups of two every unequal pair "
+                "has the same two advantages, whatever the gap between the rewards"
+            )
+        for field in PromptFormat.model_fields:
+            asked, judged = (
+                getattr(recipe.prepare_prompts, field),
+                getattr(params.evaluate_policy, field),
+            )
+            if asked != judged:
+                yield f"recipes.{name}.prepare_prompts.{field} differs from evaluate_policy.{field}"
+
+
+def _policy_parameters(params: Params) -> int | None:
+    """Number of parameters of the base policy, if it is known before it is made."""
+    if (known := params.policy.base.parameter_count()) is not None:
+        return known
+    path = path_of("metrics/init_policy", BASE_KEY)
+    if not path.exists():
+        return None
+    count = read_json(path).get("parameters")
+    return int(count) if count is not None else None
+
+
+def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE) -> list[Rerun]:
+    """Finished steps whose settings, code or inputs changed since dvc.lock was written, in order of execution.
+
+    An upper bound: a step that comes out as before stops what follows it, and results that DVC
+    has in its run cache are restored instead of made again.
+    """
+    locked = _locked_steps(lock_file)
+    stale_paths: set[Path] = set()
+    found = []
+    for name, key in _steps(params):
+        if (name, key) not in locked:
+            continue
+        stage = load_stage(name)
+        changed = planned_digest(plan, name, key) != locked[name, key]
+        if changed or stale_paths.intersection(stage.input_paths(key, params)):
+            stale_paths.update(stage.output_paths(key))
+            info = _run_info(name, key)
+            reasons = tuple(_changes(info, planned(params, name, key))) if changed else ()
+            found.append(
+                Rerun(name, key, reasons, float(info.get("seconds", {}).get("total", 0.0)))
+            )
+    return found
+
+
+def unfinished(params: Params, lock_file: Path = LOCK_FILE) -> list[str]:
+    """Iterations that have steps which never finished."""
+    locked = _locked_steps(lock_file)
+    return [
+        key
+        for key in params.iterations
+        if any((name, key) not in locked for name in ITERATION_STAGES)
+    ]
+
+
+def guard(found: list[Rerun], limit_hours: float) -> None:
+    """Stops before more finished work than allowed is thrown away.
+
+    Raises:
+        RollbookError: naming the work, what changed, and the ways to go on.
+    """
+    hours = sum(step.seconds for step in found) / 3600
+    if hours > limit_hours:
+        raise RollbookError(
+            f"{describe(found)}\nThat is more than runtime.max_rerun_hours: {limit_hours:g} allows.",
+            "undo the change; or put it into a new recipe that `extends` the old one and point only new iterations "
+            f"at it; or allow it with runtime.max_rerun_hours: {hours * 1.1:.1f}",
+        )
+
+
+def describe(found: list[Rerun]) -> str:
+    """What would run again and why, in a few lines."""
+    if not found:
+        return "nothing that is finished runs again"
+    seconds = sum(step.seconds for step in found)
+    took = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+    lines = [
+        f"{len(found)} finished steps run again, from {found[0].stage}@{found[0].key} on; they took {took}, because"
+    ]
+    reasons = dict.fromkeys(reason for step in found for reason in step.reasons)
+    lines += [f"  - {reason}" for reason in list(reasons)[:SHOWN_CHANGES]]
+    if len(reasons) > SHOWN_CHANGES:
+        lines.append(f"  - and {len(reasons) - SHOWN_CHANGES} more changes")
+    return "\n".join(lines)
+
+
+def _steps(params: Params) -> Iterator[tuple[str, str]]:
+    """All steps, each after those it reads from."""
+    yield from ((name, BASE_KEY) for name in ONCE_STAGES)
+    yield "evaluate_policy", BASE_KEY
+    done = {BASE_KEY}
+    waiting = dict(params.iterations)
+    while waiting:
+        ready = [key for key, item in waiting.items() if item.previous in done]
+        for key in ready:
+            yield from ((name, key) for name in ITERATION_STAGES)
+            done.add(key)
+            del waiting[key]
+
+
+def _locked_steps(lock_file: Path) -> dict[tuple[str, str], str | None]:
+    """Digest that each finished step was run with, from dvc.lock."""
+    if not lock_file.exists() or not lock_file.stat().st_size:
+        return {}
+    steps: dict[tuple[str, str], str | None] = {}
+    for address, entry in (read_yaml(lock_file).get("stages") or {}).items():
+        name, _, key = address.partition("@")
+        name, key = (
+            ("evaluate_policy", BASE_KEY) if name == "evaluate_base" else (name, key or BASE_KEY)
+        )
+        digests = (entry.get("params") or {}).get("artifacts/plan.json") or {}
+        if digests:
+            steps[name, key] = next(iter(digests.values()))
+    return steps
+
+
+def _run_info(name: str, key: str) -> dict[str, Any]:
+    try:
+        return read_json(path_of(f"run_info/{name}", key))
+    except ArtifactError:
+        return {}
+
+
+def _changes(info: Mapping[str, Any], now: Dependencies) -> Iterator[str]:
+    """What differs between the settings and code of the last run and those of now."""
+    before, after = _flat(info.get("settings", {})), _flat(now.settings)
+    for place in sorted(before.keys() | after.keys()):
+        if before.get(place) != after.get(place):
+            yield f"{place}: {before.get(place, 'unset')} → {after.get(place, 'unset')}"
+    for title, old, new in (
+        ("code", info.get("code", {}), now.code),
+        ("file", info.get("files", {}), now.files),
+    ):
+        for file in sorted(old.keys() | new.keys()):
+            if old.get(file) != new.get(file):
+                how = "new" if file not in old else "gone" if file not in new else "changed"
+                yield f"{title} {file}: {how}"
+
+
+def _flat(value: Any, place: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        items: Iterator[tuple[Any, Any]] = iter(value.items())
+    elif isinstance(value, list):
+        items = enumerate(value)
+    else:
+        return {place: value}
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat |= _flat(item, f"{place}.{key}" if place else str(key))
+    return flat

@@ -1,0 +1,33 @@
+"""`rollbook check`."""
+
+from __future__ import annotations
+
+import click
+
+from pipeline import checking
+from pipeline.params import read_params
+from pipeline.plan import make_plan
+
+
+@click.command()
+def check() -> None:
+    """Validate params.yaml and every component, and say what would run again and why.
+
+    Writes nothing. `dvc repro` does the same first, and stops when a change would throw away more
+    finished work than runtime.max_rerun_hours allows.
+
+    Example: rollbook check
+    """
+    params = read_params()
+    plan = make_plan(params)
+    for warning in checking.warnings_for(params):
+        click.echo(f"warning: {warning}", err=True)
+    used = dict.fromkeys(item.recipe for item in params.iterations.values())
+    click.echo(
+        f"params.yaml: {len(params.iterations)} iterations, recipes {', '.join(used)}: all valid"
+    )
+    found = checking.reruns(params, plan)
+    click.echo(checking.describe(found))
+    if waiting := checking.unfinished(params):
+        click.echo(f"not run yet: {', '.join(waiting)}")
+    checking.guard(found, params.runtime.max_rerun_hours)

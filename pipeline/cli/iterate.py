@@ -1,0 +1,104 @@
+"""`rollbook iterate N`: extends params.yaml; `dvc repro` then trains what is new."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import click
+
+from pipeline.atomic import replacing
+from pipeline.config import BASE_KEY, PARAMS_FILE, Params
+from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.params import read_params
+
+
+@click.command()
+@click.argument("count", type=click.IntRange(min=1), metavar="N")
+@click.option("--recipe", help="Recipe of the new iterations; default: that of the last one.")
+def iterate(count: int, recipe: str | None) -> None:
+    """Extend params.yaml to N iterations in all, keeping comments and layout.
+
+    Example: rollbook iterate 12 && dvc repro
+    """
+    params = read_params()
+    if recipe is not None and recipe not in params.recipes:
+        raise ConfigError(
+            [
+                Problem(
+                    "--recipe", f"there is no recipe {recipe!r}; {nearest(recipe, params.recipes)}"
+                )
+            ]
+        )
+    new = next_iterations(params, count, recipe)
+    if not new:
+        click.echo(f"params.yaml has {len(params.iterations)} iterations already; nothing to add")
+        return
+    text = with_iterations(PARAMS_FILE.read_text(encoding="utf-8"), new)
+    with replacing(PARAMS_FILE) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    click.echo(
+        f"added {', '.join(new)} ({next(iter(new.values()))['recipe']}); `dvc repro` trains them"
+    )
+
+
+def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str, dict[str, str]]:
+    """The iterations that are missing to have `count` in all; they continue the last one in the file."""
+    last = list(params.iterations)[-1] if params.iterations else BASE_KEY
+    settings = params.iterations.get(last)
+    recipe = recipe or (settings.recipe if settings else next(iter(params.recipes)))
+    reference = settings.reference if settings else BASE_KEY
+    letters, digits = re.fullmatch(r"([A-Za-z]+)([0-9]{4})", last).groups()  # type: ignore[union-attr]
+    new: dict[str, dict[str, str]] = {}
+    number, previous = int(digits), last
+    while len(params.iterations) + len(new) < count:
+        number += 1
+        if number > 9999:
+            raise ConfigError(
+                [
+                    Problem(
+                        "iterations",
+                        "keys have four digits, so 9999 is the last iteration of a chain",
+                    )
+                ]
+            )
+        key = f"{letters}{number:04d}"
+        if key in params.iterations:
+            raise ConfigError(
+                [
+                    Problem(
+                        f"iterations.{key}",
+                        f"exists already, but {previous} is the last in the file",
+                    )
+                ]
+            )
+        new[key] = {"previous": previous, "recipe": recipe, "reference": reference}
+        previous = key
+    return new
+
+
+def with_iterations(text: str, new: dict[str, dict[str, str]]) -> str:
+    """The text of params.yaml with iterations added; everything else stays as it is."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedMap
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    document: Any = yaml.load(text)
+    # ruamel hangs a comment behind the last entry on that entry; new entries go before it.
+    iterations = document.get("iterations")
+    if not iterations:
+        document["iterations"] = iterations = CommentedMap()
+    tail = iterations.ca.items.pop(list(iterations)[-1], None) if iterations else None
+    for key, settings in new.items():
+        entry = CommentedMap(settings)
+        entry.fa.set_flow_style()
+        iterations[key] = entry
+    if tail is not None:
+        iterations.ca.items[list(iterations)[-1]] = tail
+    stream = io.StringIO()
+    yaml.dump(document, stream)
+    return stream.getvalue()

@@ -1,0 +1,87 @@
+"""Content hashes of tables and folders; the same content gives the same hash, whatever wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FACTS_FILE = "rollbook.json"
+"""Inside a policy or optimizer folder: its digest and what it was made from."""
+
+
+def content_hash(table: pa.Table) -> str:
+    """Hash of names, types and values of a table, in order; independent of chunks, encodings and the Parquet writer."""
+    sha = hashlib.sha256()
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = (
+                pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+            )
+        sha.update(f"{name}:{_type_name(column.type)}:{len(column)};".encode())
+        _hash_array(column, sha.update)
+    return sha.hexdigest()
+
+
+def _hash_array(array: pa.Array, update: Callable[[Any], None]) -> None:
+    if array.null_count:
+        update(pc.cast(array.is_null(), pa.uint8()).to_numpy(zero_copy_only=False))
+    update(f"{array.null_count};".encode())
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        update(pc.fill_null(pc.cast(pc.list_value_length(array), pa.int64()), 0).to_numpy())
+        _hash_array(pc.list_flatten(array), update)
+    elif pa.types.is_struct(array.type):
+        for place in range(array.type.num_fields):
+            _hash_array(pc.struct_field(array, [place]), update)
+    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        update(pc.fill_null(pc.cast(pc.binary_length(array), pa.int64()), 0).to_numpy())
+        update(_characters(pc.fill_null(array, "")))
+    elif pa.types.is_null(array.type):
+        return
+    elif pa.types.is_boolean(array.type):
+        update(pc.cast(pc.fill_null(array, False), pa.uint8()).to_numpy())
+    else:
+        update(pc.fill_null(array, 0).to_numpy() if array.null_count else array.to_numpy())
+
+
+def _characters(array: pa.Array) -> memoryview:
+    """All characters of a string array, one behind the other, without copying them."""
+    _, offsets, characters = array.buffers()
+    width = 8 if pa.types.is_large_string(array.type) else 4
+    if offsets is None or characters is None:
+        return memoryview(b"")
+    first, last = (
+        int.from_bytes(offsets[place * width : (place + 1) * width].to_pybytes(), "little")
+        for place in (array.offset, array.offset + len(array))
+    )
+    return memoryview(characters)[first:last]
+
+
+def _type_name(dtype: pa.DataType) -> str:
+    """Type without the names of list items, which differ between writers."""
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return f"list<{_type_name(dtype.value_type)}>"
+    if pa.types.is_struct(dtype):
+        return "struct<" + ",".join(f"{item.name}:{_type_name(item.type)}" for item in dtype) + ">"
+    return str(dtype)
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over names and contents of all files but `rollbook.json`."""
+    sha = hashlib.sha256()
+    for file in files_in(folder):
+        if file.name == FACTS_FILE and file.parent == folder:
+            continue
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        sha.update(f"{file.relative_to(folder).as_posix()}:{digest};".encode())
+    return sha.hexdigest()
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,120 @@
+"""Keeps dvc.lock whole when DVC is killed while writing it.
+
+DVC rewrites dvc.lock in place, so a kill at that moment leaves it empty or cut off, and the next
+`dvc repro` cannot read it. Every stage keeps a copy as it starts (DVC is not writing then). `check`
+starts one small process that waits for DVC to end and, if the file is not whole, puts the copy back.
+What the copy lacks is at most the last finished stage, which DVC restores from its run cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.code import SCRATCH
+
+LOCK_FILE = Path("dvc.lock")
+PIPELINE_FILE = Path("dvc.yaml")
+GOOD_COPY = SCRATCH / "dvc.lock"
+MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
+
+
+def watch_parent() -> None:
+    """Starts the watching process, if this program was started by DVC."""
+    if "DVC_STAGE" in os.environ:
+        command = [sys.executable, "-m", "pipeline.lock_guard", str(os.getppid())]
+        quiet = subprocess.DEVNULL
+        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+
+
+def remember() -> None:
+    """Keeps a copy of dvc.lock; called at the start of every stage."""
+    if not LOCK_FILE.exists():
+        return
+    GOOD_COPY.parent.mkdir(parents=True, exist_ok=True)
+    temporary = GOOD_COPY.with_suffix(".new")
+    with contextlib.suppress(OSError):
+        shutil.copyfile(LOCK_FILE, temporary)
+        temporary.replace(GOOD_COPY)
+
+
+def repair() -> bool:
+    """Puts the copy back if dvc.lock is not whole. Returns whether it did."""
+    good = _stages(_text(GOOD_COPY))
+    if good is None or _is_whole(_text(LOCK_FILE), good):
+        return False
+    temporary = LOCK_FILE.with_name(f".{LOCK_FILE.name}.new")
+    shutil.copyfile(GOOD_COPY, temporary)
+    temporary.replace(LOCK_FILE)
+    return True
+
+
+def _is_whole(text: str, good: Mapping[str, Any]) -> bool:
+    """Nothing of the copy is gone, the last line is complete, and new entries say as much as dvc.yaml asks."""
+    stages = _stages(text)
+    if stages is None or not text.endswith("\n") or not stages.keys() >= good.keys():
+        return False
+    declared = _stages(_text(PIPELINE_FILE)) or {}
+    return all(
+        (name in good and entry == good[name])
+        or _is_complete(entry, declared.get(name.partition("@")[0], {}))
+        for name, entry in stages.items()
+    )
+
+
+def _is_complete(entry: Any, declared: Mapping[str, Any]) -> bool:
+    if not isinstance(entry, dict) or "cmd" not in entry:
+        return False
+    asked = declared.get("do", declared)
+    outputs = entry.get("outs") or []
+    wanted = sum(len(asked.get(section) or []) for section in ("outs", "metrics", "plots"))
+    hashed = [
+        isinstance(item, dict) and "size" in item and MD5.fullmatch(str(item.get("md5")))
+        for item in [*(entry.get("deps") or []), *outputs]
+    ]
+    return len(outputs) >= wanted and all(hashed)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _stages(text: str) -> dict[str, Any] | None:
+    """Stages of a lock file or dvc.yaml by name, or None if it cannot be read."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = YAML(typ="safe").load(text)
+    except YAMLError:
+        return None
+    stages = content.get("stages") if isinstance(content, dict) else None
+    return stages if isinstance(stages, dict) else None
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.2)
+        return
+    select.select([descriptor], [], [])
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    _wait_for_end(int(sys.argv[1]))
+    repair()

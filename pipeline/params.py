@@ -1,0 +1,225 @@
+"""Reads params.yaml: YAML as DVC reads it, recipes resolved (`extends`), all problems in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.component import problems_of
+from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
+from pipeline.errors import ConfigError, Problem, nearest
+
+
+def read_yaml(path: Path = PARAMS_FILE) -> dict[str, Any]:
+    """Reads a YAML file as DVC does (ruamel, YAML 1.2: `1e-06` is a number).
+
+    Raises:
+        ConfigError: if it is missing, malformed, or not a mapping.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        raw = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            [Problem("", f"no {path} in {Path.cwd()}; run from the project's folder")], str(path)
+        ) from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem("", " ".join(str(error).split()))], str(path)) from None
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            [Problem("", f"must be a mapping of settings, is {type(raw).__name__}")], str(path)
+        )
+    return raw
+
+
+def read_params(path: Path = PARAMS_FILE) -> Params:
+    """Reads and validates params.yaml.
+
+    Raises:
+        ConfigError: with every problem found, each with its place, value and nearest valid name.
+    """
+    return parse_params(read_yaml(path), str(path))
+
+
+def parse_params(raw: Mapping[str, Any], source: str = "params.yaml") -> Params:
+    """Validates the content of params.yaml; see `read_params`."""
+    recipes, problems = resolve_recipes(raw.get("recipes"))
+    params: Params | None = None
+    try:
+        params = Params.model_validate({**raw, "recipes": recipes})
+    except ValidationError as error:
+        problems += _without_inherited(problems_of(error), raw.get("recipes"))
+    problems += _graph_problems(raw.get("iterations"), recipes, raw.get("rescores"))
+    if problems or params is None:
+        raise ConfigError(sorted(set(problems)), source)
+    return params
+
+
+def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge: mappings are merged key by key, everything else is replaced.
+
+    A component given with another `name` (or `path`) replaces the inherited one, since its options belong to it.
+    """
+    merged = dict(base)
+    for key, value in change.items():
+        inherited = merged.get(key)
+        if isinstance(inherited, Mapping) and isinstance(value, Mapping):
+            other_component = any(
+                mark in value and value[mark] != inherited.get(mark) for mark in ("name", "path")
+            )
+            merged[key] = dict(value) if other_component else merge(inherited, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def resolve_recipes(raw: Any) -> tuple[dict[str, Any], list[Problem]]:
+    """Applies `extends` to every recipe. Returns what could be resolved, and the problems."""
+    if not isinstance(raw, Mapping):
+        return {}, [] if raw is None else [
+            Problem("recipes", f"must be a mapping of recipes, is {type(raw).__name__}")
+        ]
+    resolved: dict[str, Any] = {}
+    problems: list[Problem] = []
+
+    def resolve(name: str, path: tuple[str, ...]) -> Any:
+        recipe = raw[name]
+        if not isinstance(recipe, Mapping) or "extends" not in recipe:
+            return recipe
+        parent, where = recipe["extends"], f"recipes.{name}.extends"
+        own = {key: value for key, value in recipe.items() if key != "extends"}
+        if parent not in raw:
+            problems.append(
+                Problem(where, f"there is no recipe {parent!r}; {nearest(parent, raw)}")
+            )
+        elif parent in path:
+            problems.append(
+                Problem(
+                    where, f"recipes extend each other in a circle: {' → '.join([*path, parent])}"
+                )
+            )
+        elif isinstance(base := resolve(parent, (*path, parent)), Mapping):
+            return merge(base, own)
+        return None
+
+    for name in raw:
+        recipe = resolve(name, (name,))
+        if recipe is not None or "extends" not in (raw[name] or {}):
+            resolved[name] = recipe
+    return resolved, problems
+
+
+def _without_inherited(problems: list[Problem], recipes: Any) -> list[Problem]:
+    """Drops a derived recipe's copy of a problem that stands in the recipe it extends."""
+    kept = []
+    for problem in problems:
+        section, _, rest = problem.where.partition(".")
+        name, _, place = rest.partition(".")
+        if (
+            section == "recipes"
+            and isinstance(recipes, Mapping)
+            and isinstance(recipes.get(name), Mapping)
+        ):
+            own, parent = recipes[name], recipes[name].get("extends")
+            copied = any(
+                p.where == f"recipes.{parent}.{place}" and p.what == problem.what for p in problems
+            )
+            if copied and parent != name and not _has(own, place):
+                continue
+        kept.append(problem)
+    return kept
+
+
+def _has(tree: Any, place: str) -> bool:
+    for part in place.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return False
+        tree = tree[part]
+    return True
+
+
+def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) -> list[Problem]:
+    """Everything about how iterations, recipes and re-scores refer to each other."""
+    problems: list[Problem] = []
+    if isinstance(rescores, Mapping):
+        for name, rescore in rescores.items():
+            if (
+                isinstance(rescore, Mapping)
+                and (recipe := rescore.get("recipe")) is not None
+                and recipe not in recipes
+            ):
+                problems.append(
+                    Problem(
+                        f"rescores.{name}.recipe",
+                        f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}",
+                    )
+                )
+    if not isinstance(iterations, Mapping):
+        return problems
+    known = [BASE_KEY, *iterations]
+    ancestors: dict[str, list[str]] = {}
+    for key in iterations:
+        ancestors[key] = _ancestors(key, iterations)
+    for key, item in iterations.items():
+        where = f"iterations.{key}"
+        if not isinstance(key, str) or not ITERATION_KEY.fullmatch(key):
+            problems.append(
+                Problem(
+                    where,
+                    f"an iteration's key is letters and four digits, such as i0001 (got {key!r})",
+                )
+            )
+        elif key == BASE_KEY:
+            problems.append(
+                Problem(where, f"{BASE_KEY} is the base policy; iterations start at i0001")
+            )
+        if not isinstance(item, Mapping):
+            continue
+        previous, recipe, reference = (
+            item.get("previous"),
+            item.get("recipe"),
+            item.get("reference", BASE_KEY),
+        )
+        if previous is not None and previous not in known:
+            problems.append(
+                Problem(
+                    f"{where}.previous",
+                    f"there is no iteration {previous!r}; {nearest(previous, known)}",
+                )
+            )
+        elif key in ancestors[key]:
+            circle = " → ".join([key, *ancestors[key][: ancestors[key].index(key) + 1]])
+            problems.append(
+                Problem(f"{where}.previous", f"iterations follow each other in a circle: {circle}")
+            )
+        elif reference not in (*ancestors[key], BASE_KEY):
+            problems.append(
+                Problem(
+                    f"{where}.reference",
+                    f"{reference!r} is not an iteration before {key}; "
+                    f"{nearest(reference, {*ancestors[key], BASE_KEY})}",
+                )
+            )
+        if recipe is not None and recipe not in recipes:
+            problems.append(
+                Problem(
+                    f"{where}.recipe", f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}"
+                )
+            )
+    return problems
+
+
+def _ancestors(key: str, iterations: Mapping[str, Any]) -> list[str]:
+    """Predecessors of `key`, nearest first, stopping at the base, at a hole, or when they repeat."""
+    found: list[str] = []
+    while isinstance(item := iterations.get(key), Mapping):
+        key = str(item.get("previous"))
+        if key in found or key == "None":
+            return found
+        found.append(key)
+    return found

@@ -1,0 +1,85 @@
+"""dvc.yaml is written by hand; it must say exactly what the stages declare."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.config import Params
+from pipeline.params import read_params
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, load_stage
+
+ROOT = Path(__file__).parents[2]
+STAGES: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
+PROGRAMS = sorted(path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__")
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def params() -> Params:
+    return read_params(ROOT / "params.yaml")
+
+
+def _resolved(text: str, key: str, params: Params) -> str:
+    values = {"key": key}
+    if key in params.iterations:
+        item = params.iterations[key]
+        values |= {"item.previous": item.previous, "item.reference": item.reference}
+    for name, value in values.items():
+        text = text.replace(f"${{{name}}}", value)
+    assert "${" not in text, text
+    return text
+
+
+def _steps(params: Params) -> list[tuple[str, str, str, dict[str, Any]]]:
+    """(name in dvc.yaml, program, key, what dvc.yaml says) of every stage that has a declaration."""
+    steps = [(name, name, "i0000", STAGES[name]) for name in ONCE_STAGES]
+    steps.append(("evaluate_base", "evaluate_policy", "i0000", STAGES["evaluate_base"]))
+    for key in ("i0001", "i0003"):
+        steps += [(name, name, key, STAGES[name]["do"]) for name in ITERATION_STAGES]
+    return steps
+
+
+def test_inputs_outputs_parameters_and_command(params: Params) -> None:
+    for name, program, key, said in _steps(params):
+        stage = load_stage(program)
+        assert stage.name == program
+
+        def written(section: str, said: dict[str, Any] = said, key: str = key) -> list[str]:
+            return sorted(_resolved(path, key, params) for path in said.get(section, []))
+
+        inputs = sorted({str(path) for path in stage.input_paths(key, params)})
+        assert sorted(set(written("deps"))) == inputs, f"{name}@{key}: deps"
+        assert written("outs") == sorted(map(str, stage.output_paths(key))), f"{name}@{key}: outs"
+        digest = program if program in ONCE_STAGES else f"{key}.{program}"
+        [planned] = said["params"]
+        assert [_resolved(place, key, params) for place in planned["artifacts/plan.json"]] == [
+            digest
+        ]
+        command = f"exec python -m stages.{program}" + (
+            "" if program in ONCE_STAGES else f" --iteration {key}"
+        )
+        assert _resolved(said["cmd"], key, params) == command
+
+
+def test_every_program_is_in_dvc_yaml_and_the_other_way_round() -> None:
+    assert sorted({name for name in STAGES if name != "evaluate_base"}) == PROGRAMS
+
+
+def test_no_output_but_the_report_is_uncached() -> None:
+    """dvc.lock can only be rebuilt from the run cache if every output is cached."""
+    for name, said in STAGES.items():
+        outputs = said.get("do", said).get("outs", [])
+        assert name == "report" or all(isinstance(path, str) for path in outputs), name
+
+
+def test_an_iteration_is_tracked_before_the_next_begins() -> None:
+    """DVC walks depth-first in the order of declaration, so the last step of an iteration stands first."""
+    order = [name for name in STAGES if name in ("track_iteration", *ITERATION_STAGES)]
+    assert order[0] == "track_iteration"
+    assert order[1:] == list(reversed(ITERATION_STAGES))

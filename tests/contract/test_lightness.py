@@ -1,0 +1,73 @@
+"""What an audit, a re-score or a light stage imports stays light: no torch, transformers, datasets, vllm or mlflow."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "torch",
+    "transformers",
+    "datasets",
+    "vllm",
+    "mlflow",
+    "accelerate",
+    "sklearn",
+    "matplotlib",
+)
+LIBRARY = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for folder in (
+        ".",
+        "advantages",
+        "cli",
+        "engines",
+        "losses",
+        "policies",
+        "rewards",
+        "schemas",
+        "sources",
+    )
+    for path in (ROOT / "pipeline" / folder).glob("*.py")
+    if path.stem != "__init__"
+)
+ALLOWED = {"pipeline.tokens": {"torch"}, "pipeline.policies.loading": {"torch"}}
+PROGRAMS = [
+    *(f"stages.{name}" for name in (*ONCE_STAGES, *ITERATION_STAGES)),
+    "stages.check",
+    "stages.report",
+]
+
+
+def _heavy_after(code: str) -> set[str]:
+    report = f"{code}\nimport sys\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", report], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return set(result.stdout.split())
+
+
+def test_all_light_modules_together() -> None:
+    light = [name for name in LIBRARY if name not in ALLOWED]
+    assert _heavy_after("\n".join(f"import {name}" for name in light)) == set()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_stage_programs_import_nothing_heavy(program: str) -> None:
+    assert _heavy_after(f"import {program}") == set()
+
+
+def test_checking_the_shipped_params_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'datasets', 'mlflow'): sys.modules[name] = None\n"
+        "from pipeline.params import read_params\n"
+        "from pipeline.plan import make_plan\n"
+        "make_plan(read_params())\n"
+        "for name in ('torch', 'transformers', 'datasets', 'mlflow'): del sys.modules[name]\n"
+    )
+    assert _heavy_after(code) == set()

@@ -1,0 +1,182 @@
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline
+from pipeline import atomic
+from pipeline.artifacts import (
+    path_of,
+    read_folder,
+    read_json,
+    read_table,
+    write_folder,
+    write_json,
+    write_table,
+)
+from pipeline.errors import ArtifactError, SchemaError
+from tests.builders import prompt_rows, rollout_rows, table
+
+PROMPTS = prompt_rows(2)
+ROLLOUTS = table("rollouts", rollout_rows(PROMPTS, [["3", "4"], ["5", "6"]]))
+
+
+def test_round_trip_keeps_content_and_facts(project: Path) -> None:
+    written = write_table(ROLLOUTS, "rollouts", "i0001", {"prompts": "abc"}, "settings")
+    read, facts = read_table(path_of("rollouts", "i0001"), "rollouts")
+    assert read.equals(ROLLOUTS)
+    assert facts == written
+    assert facts.inputs == {"prompts": "abc"} and facts.key == "i0001"
+
+
+def test_same_content_same_bytes(project: Path) -> None:
+    path = path_of("rollouts", "i0001")
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    first = path.read_bytes()
+    write_table(ROLLOUTS.slice(0, 4), "rollouts", "i0001")
+    assert path.read_bytes() == first
+
+
+def test_another_kind_is_refused_by_name(project: Path) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    with pytest.raises(ArtifactError, match="holds 'rollouts', expected 'scores'"):
+        read_table(path_of("rollouts", "i0001"), "scores")
+
+
+def test_missing_file(project: Path) -> None:
+    with pytest.raises(ArtifactError, match="does not exist"):
+        read_table(path_of("rollouts", "i0009"), "rollouts")
+
+
+@pytest.mark.parametrize("keep", [0, 3, 200, -5])
+def test_truncated_file(project: Path, keep: int) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    path = path_of("rollouts", "i0001")
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ArtifactError, match=r"i0001\.parquet: truncated or damaged"):
+        read_table(path, "rollouts")
+
+
+def test_table_edited_by_hand(project: Path) -> None:
+    """Someone changes a value and keeps the metadata: the content hash gives it away."""
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    path = path_of("rollouts", "i0001")
+    stored = pq.read_table(path)
+    place = stored.column_names.index("text")
+    pq.write_table(stored.set_column(place, "text", [["9", "4", "5", "6"]]), path)
+    with pytest.raises(ArtifactError, match="content changed after it was written"):
+        read_table(path, "rollouts")
+
+
+def test_table_written_over_by_another_program(project: Path) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    path = path_of("rollouts", "i0001")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    with pytest.raises(ArtifactError, match="Rollbook did not write"):
+        read_table(path, "rollouts")
+
+
+def test_other_schema_version(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    path = path_of("rollouts", "i0001")
+    stored = pq.read_table(path)
+    facts = json.loads(stored.schema.metadata[b"rollbook"]) | {"version": 99}
+    pq.write_table(stored.replace_schema_metadata({b"rollbook": json.dumps(facts)}), path)
+    with pytest.raises(ArtifactError, match="version 99, this Rollbook reads version 1"):
+        read_table(path, "rollouts")
+
+
+def test_invalid_table_is_not_written(project: Path) -> None:
+    with pytest.raises(SchemaError, match="'seed' is missing"):
+        write_table(ROLLOUTS.drop_columns(["seed"]), "rollouts", "i0001")
+    assert not path_of("rollouts", "i0001").exists()
+
+
+def test_full_disk_leaves_the_old_table_and_no_remains(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    before = path_of("rollouts", "i0001").read_bytes()
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(ArtifactError, match="no space left on the disk"):
+        write_table(ROLLOUTS.slice(0, 2), "rollouts", "i0001")
+    assert path_of("rollouts", "i0001").read_bytes() == before
+    assert [file.name for file in path_of("rollouts", "i0001").parent.iterdir()] == [
+        "i0001.parquet"
+    ]
+
+
+def test_folder_appears_whole_or_not_at_all(project: Path) -> None:
+    def broken(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        write_folder(broken, "policies", "i0001")
+    assert list((project / "artifacts" / "policies").iterdir()) == []
+
+
+def test_folder_replaces_the_old_one_and_notices_changes(project: Path) -> None:
+    write_folder(lambda folder: (folder / "a").write_text("1") and None, "policies", "i0001")
+    facts = write_folder(
+        lambda folder: (folder / "b").write_text("2") and None, "policies", "i0001"
+    )
+    path = path_of("policies", "i0001")
+    assert sorted(file.name for file in path.iterdir()) == ["b", "rollbook.json"]
+    assert read_folder(path, "policies") == facts
+    with pytest.raises(ArtifactError, match="holds 'policies', expected 'optimizers'"):
+        read_folder(path, "optimizers")
+    (path / "b").write_text("3")
+    with pytest.raises(ArtifactError, match="files changed after it was written"):
+        read_folder(path, "policies")
+
+
+def test_json_has_no_nan_and_is_sorted(project: Path) -> None:
+    path = Path("artifacts/metrics/x/i0001.json")
+    write_json({"b": float("nan"), "a": {"c": [1.0, float("inf")]}}, path)
+    assert read_json(path) == {"a": {"c": [1.0, None]}, "b": None}
+    path.write_text("[1")
+    with pytest.raises(ArtifactError, match="truncated or damaged"):
+        read_json(path)
+    path.write_text("[1]")
+    with pytest.raises(ArtifactError, match="expected an object"):
+        read_json(path)
+
+
+def test_temporary_names_are_ignored_by_git_and_dvc() -> None:
+    root = Path(__file__).parents[2]
+    assert f"{atomic.TEMPORARY_PREFIX}*" in (root / ".dvcignore").read_text().splitlines()
+
+
+def test_load_joins_all_iterations(project: Path) -> None:
+    for key in ("i0001", "i0002"):
+        prompts = prompt_rows(2, key)
+        rows = rollout_rows(prompts, [["3", "4"], ["5", "6"]])
+        write_table(table("prompts", prompts), "prompts", key)
+        write_table(table("rollouts", rows), "rollouts", key)
+        ids = ("rollout_id", "group_id", "prompt_id", "iteration")
+        scores = [
+            {**{name: row[name] for name in ids}, "reward": float(place), f"reward_{key}": 1.0}
+            for place, row in enumerate(rows)
+        ]
+        scores = [{**row, "error": None, "step_rewards": None} for row in scores]
+        write_table(table("scores", scores), "scores", key)
+    frame = pipeline.load("rollouts", join=("prompts", "scores"))
+    assert frame.height == 8
+    assert frame["reward"].to_list() == [0.0, 1.0, 2.0, 3.0] * 2
+    assert frame["messages"].null_count() == 0
+    assert frame["reward_i0001"].null_count() == 4  # a reward that only one iteration had
+    assert pipeline.load("rollouts", iterations=["i0002"])["iteration"].unique().to_list() == [
+        "i0002"
+    ]
+    with pytest.raises(ArtifactError, match="did you mean 'rollouts'"):
+        pipeline.load("rolouts")
+    with pytest.raises(ArtifactError, match=r"i0007\.parquet: not on disk"):
+        pipeline.load("rollouts", iterations=["i0007"])

@@ -1,0 +1,79 @@
+"""dvc.lock after a kill: empty, cut off anywhere, or whole. Whatever DVC could not read is put back."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from pipeline import lock_guard
+
+ENTRY = """  {name}:
+    cmd: python -m stages.x --iteration i0001
+    deps:
+    - path: artifacts/prompts/i0001.parquet
+      hash: md5
+      md5: 0123456789abcdef0123456789abcdef
+      size: 10
+    outs:
+    - path: artifacts/{name}/i0001.parquet
+      hash: md5
+      md5: fedcba9876543210fedcba9876543210
+      size: 10
+    - path: artifacts/metrics/{name}/i0001.json
+      hash: md5
+      md5: fedcba9876543210fedcba9876543211
+      size: 10
+"""
+HEAD = "schema: '2.0'\nstages:\n"
+WHOLE = HEAD + ENTRY.format(name="rollouts") + ENTRY.format(name="scores")
+
+
+DECLARED = """stages:
+  rollouts: {foreach: x, do: {cmd: y, outs: [a, b]}}
+  scores: {foreach: x, do: {cmd: y, outs: [a, b]}}
+"""
+
+
+def test_a_lock_cut_anywhere_is_readable_again(project: Path) -> None:
+    Path("dvc.yaml").write_text(DECLARED)
+    lock = Path("dvc.lock")
+    lock.write_text(HEAD + ENTRY.format(name="rollouts"))
+    lock_guard.remember()
+    for kept in range(len(WHOLE)):
+        lock.write_text(WHOLE[:kept])
+        lock_guard.repair()
+        stages = YAML(typ="safe").load(lock.read_text())["stages"]
+        assert "rollouts" in stages, kept
+        for entry in stages.values():
+            outputs = [(len(out["md5"]), out["size"]) for out in entry["outs"]]
+            assert outputs == [(32, 10)] * 2, kept
+
+
+def test_a_whole_lock_is_left_alone(project: Path) -> None:
+    lock = Path("dvc.lock")
+    lock.write_text(HEAD + ENTRY.format(name="rollouts"))
+    lock_guard.remember()
+    lock.write_text(WHOLE)
+    assert not lock_guard.repair()
+    assert lock.read_text() == WHOLE
+
+
+def test_without_a_copy_nothing_happens(project: Path) -> None:
+    Path("dvc.lock").write_text("")
+    assert not lock_guard.repair()
+
+
+def test_the_guard_repairs_when_the_process_it_watches_is_killed(project: Path) -> None:
+    lock = Path("dvc.lock")
+    lock.write_text(WHOLE)
+    lock_guard.remember()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as watched:
+        guard = subprocess.Popen([sys.executable, "-m", "pipeline.lock_guard", str(watched.pid)])
+        time.sleep(0.5)
+        lock.write_text(WHOLE[:100])
+        assert guard.poll() is None
+        watched.kill()
+    assert guard.wait(timeout=20) == 0
+    assert lock.read_text() == WHOLE
