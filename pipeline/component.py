@@ -26,6 +26,10 @@ class Model(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, validate_default=True)
 
+    def data_files(self) -> list[str]:
+        """Files whose content decides results (templates, word lists); a change re-runs the stage."""
+        return []
+
     @model_validator(mode="wrap")
     @classmethod
     def _name_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
@@ -63,10 +67,6 @@ class Component(Model):
     kind: ClassVar[str]
     name: str = ""
     path: str | None = None
-
-    def data_files(self) -> list[str]:
-        """Files whose content decides results (word lists, rubrics); a change re-runs the stage."""
-        return []
 
     def code_files(self) -> list[str]:
         """Python files of the user's own that this component runs, beside its own class."""

@@ -66,6 +66,10 @@ class PromptFormat(Model):
     assistant_prefix: str = ""
     """Text the answer starts with, put behind the rendered prompt (it is not trained on)."""
 
+    def data_files(self) -> list[str]:
+        template = self.chat_template
+        return [template] if template is not None and template.endswith(".jinja") else []
+
 
 class Sampling(Model):
     """How completions are drawn. Log-probs are always those of the distribution that was sampled from."""

@@ -27,6 +27,13 @@ def load(
     Example:
         >>> pipeline.load("rollouts", join=("prompts", "scores", "advantages"))
     """
+    return scan(kind, join, iterations).collect()
+
+
+def scan(
+    kind: str, join: Sequence[str] = (), iterations: Iterable[str] | None = None
+) -> pl.LazyFrame:
+    """The same as `load`, not read yet: columns that are not selected are never loaded."""
     for name in (kind, *join):
         if name not in TABLES:
             raise ArtifactError(f"there is no table {name!r}; {nearest(name, TABLES)}")
@@ -61,4 +68,4 @@ def load(
         )
         new = [name for name in theirs if name not in mine]
         left = left.join(right.select([*on, *new]), on=on, how="left", maintain_order="left")
-    return left.collect()
+    return left

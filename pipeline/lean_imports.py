@@ -32,15 +32,20 @@ def without(*packages: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def import_pandera(pandas_later: bool) -> None:
-    """Imports pandera and its backend without pandas, polars and hypothesis, which it uses where they are there.
-
-    Args:
-        pandas_later: whether this process may yet hand pandas objects to pyarrow. pyarrow looks for
-            pandas once, with the first list it converts, and keeps to what it found.
-    """
+def import_pandera() -> None:
+    """Imports pandera and its backend without pandas, polars and hypothesis, which it uses where they are there."""
     with without("pandas", "polars", "hypothesis"):
         pandera: Any = importlib.import_module("pandera.pyarrow")
         pyarrow: Any = importlib.import_module("pyarrow")
-        first: Any = pyarrow.table({"x": pyarrow.nulls(1) if pandas_later else pyarrow.array([0])})
-        pandera.DataFrameSchema({}).validate(first)  # loads the backend
+        pandera.DataFrameSchema({}).validate(
+            pyarrow.table({"x": pyarrow.nulls(1)})
+        )  # loads the backend
+
+
+def settle_without_pandas() -> None:
+    """Lets pyarrow find no pandas: it looks once, with the first list it converts, and keeps to what it found.
+
+    Not for programs that may yet hand pandas objects to pyarrow.
+    """
+    with without("pandas"):
+        importlib.import_module("pyarrow").array([0])

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel
-
 from pipeline.artifacts import ROOT
 from pipeline.code import code_hashes, file_of_module, hash_of_file
 from pipeline.component import Component, Model
@@ -41,8 +39,8 @@ ITERATION_STAGES = (
 class From:
     """Marks a field of a stage's settings with its place, such as `recipe.generate_rollouts.temperature`.
 
-    Places start in params.yaml, in `recipe` or `iteration` (those of the iteration at hand), or at `draws`
-    (prompts drawn by each predecessor in the chain).
+    Places start in params.yaml, in `recipe` or `iteration` (those of the iteration at hand), at `draws`
+    (prompts drawn by each predecessor in the chain) or at `evaluated` (whether this policy is to be evaluated).
     """
 
     place: str
@@ -66,7 +64,9 @@ def _look_up(params: Params, key: str, place: str) -> Any:
     if first == "recipe":
         value: Any = params.recipe_of(key)
     elif first == "iteration":
-        value = params.iterations[key] if key != BASE_KEY else None
+        value = params.iterations[key]
+    elif first == "evaluated":
+        value = key == BASE_KEY or params.iterations[key].evaluate
     elif first == "draws":
         value = tuple(
             params.recipe_of(each).prepare_prompts.prompts_per_iteration
@@ -107,21 +107,19 @@ class Dependencies:
 
 def dependencies_of(stage: Stage[Any], settings: StageSettings) -> Dependencies:
     """Settings, code and files that decide what `stage` makes."""
-    components = list(_components(settings))
+    models = list(_models(settings))
+    components = [model for model in models if isinstance(model, Component)]
     roots = {file_of_module(type(component).__module__) for component in components}
     roots |= {Path(file) for component in components for file in component.code_files()}
     roots |= {
         file_of_module(f"stages.{stage.name}"),
         *(file_of_module(f"pipeline.schemas.{kind}") for kind in stage.table_kinds),
     }
+    files = sorted({file for model in models for file in model.data_files()})
     return Dependencies(
         settings=settings.model_dump(mode="json", serialize_as_any=True),
         code=code_hashes(root for root in roots if root is not None),
-        files={
-            file: hash_of_file(Path(file))
-            for component in components
-            for file in sorted(component.data_files())
-        },
+        files={file: hash_of_file(Path(file)) for file in files},
     )
 
 
@@ -146,16 +144,15 @@ def planned_digest(plan: Mapping[str, Any], name: str, key: str) -> str | None:
     return entry if isinstance(entry, str) else None
 
 
-def _components(value: Any) -> Iterator[Component]:
-    """All components inside settings, at any depth, in order."""
-    if isinstance(value, Component):
+def _models(value: Any) -> Iterator[Model]:
+    """All settings objects inside settings, components among them, at any depth, in order."""
+    if isinstance(value, Model):
         yield value
-    if isinstance(value, BaseModel):
         for name in type(value).model_fields:
-            yield from _components(getattr(value, name))
+            yield from _models(getattr(value, name))
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _components(item)
+            yield from _models(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _components(item)
+            yield from _models(item)

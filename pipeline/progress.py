@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from pipeline.process import seconds_since_start
+
 
 @dataclass
 class Progress:
@@ -18,6 +20,7 @@ class Progress:
         total: units of work in all.
         unit: name of a unit, such as `rollouts`.
         rate_unit: name of what the rate is counted in, such as `tokens`; default the unit.
+        first_at: seconds from the start of the process until the first work was done.
     """
 
     label: str
@@ -27,6 +30,7 @@ class Progress:
     done: int = 0
     amount: int = 0
     seconds: float = 0.0
+    first_at: float | None = None
     _started: float = field(default_factory=time.perf_counter)
     _bar: Any = None
 
@@ -46,6 +50,8 @@ class Progress:
 
     def update(self, done: int, amount: int = 0) -> None:
         """Adds finished units, and the amount (such as tokens) they came to."""
+        if self.first_at is None:
+            self.first_at = round(seconds_since_start(), 3)
         self.done += done
         self.amount += amount
         if self._bar is not None:
@@ -75,3 +81,15 @@ class Progress:
         amount = f", {self.amount:,} {self.rate_unit}" if self.rate_unit else ""
         speed = f"{self.rate:,.0f} {self.rate_unit or self.unit}/s"
         return f"{self.done:,} {self.unit}{amount} in {self.seconds:.1f} s ({speed})"
+
+    def record(self) -> dict[str, Any]:
+        """What it counted, for run_info."""
+        return {
+            "unit": self.unit,
+            "done": self.done,
+            "amount": self.amount,
+            "rate_unit": self.rate_unit or self.unit,
+            "seconds": round(self.seconds, 3),
+            "per_second": round(self.rate, 1),
+            "first_at": self.first_at,
+        }

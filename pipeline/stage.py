@@ -208,7 +208,8 @@ class Stage(Generic[Settings]):
         )
         options = parser.parse_args(arguments)
         die_with_parent()
-        lean_imports.import_pandera(self.pandas_later)
+        if not self.pandas_later:
+            lean_imports.settle_without_pandas()
         label = self.name if options.iteration == BASE_KEY else f"{self.name}@{options.iteration}"
         sys.exit(run_program(lambda: self.execute(options.iteration), label, options.debug))
 
@@ -317,17 +318,7 @@ class Stage(Generic[Settings]):
             "digest": dependencies.digest,
             "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
             "outputs": {name: fact.content_hash for name, fact in facts.items()},
-            "progress": [
-                {
-                    "unit": bar.unit,
-                    "done": bar.done,
-                    "amount": bar.amount,
-                    "rate_unit": bar.rate_unit or bar.unit,
-                    "seconds": bar.seconds,
-                    "per_second": bar.rate,
-                }
-                for bar in context.progress_made
-            ],
+            "progress": [bar.record() for bar in context.progress_made],
             "warnings": context.warnings,
             **outputs.run_info,
         }

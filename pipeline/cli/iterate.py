@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
@@ -79,26 +78,34 @@ def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str,
 
 
 def with_iterations(text: str, new: dict[str, dict[str, str]]) -> str:
-    """The text of params.yaml with iterations added; everything else stays as it is."""
+    """The text of params.yaml with iterations added behind the last one; everything else stays as it is."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.comments import CommentedMap
 
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    document: Any = yaml.load(text)
-    # ruamel hangs a comment behind the last entry on that entry; new entries go before it.
-    iterations = document.get("iterations")
-    if not iterations:
-        document["iterations"] = iterations = CommentedMap()
-    tail = iterations.ca.items.pop(list(iterations)[-1], None) if iterations else None
-    for key, settings in new.items():
-        entry = CommentedMap(settings)
-        entry.fa.set_flow_style()
-        iterations[key] = entry
-    if tail is not None:
-        iterations.ca.items[list(iterations)[-1]] = tail
-    stream = io.StringIO()
-    yaml.dump(document, stream)
-    return stream.getvalue()
+    root: Any = YAML().compose(text)
+    section = next((value for key, value in root.value if key.value == "iterations"), None)
+    entries = {
+        key: f"{{{', '.join(f'{k}: {v}' for k, v in item.items())}}}" for key, item in new.items()
+    }
+    if section is None:
+        return "\n".join([text.rstrip("\n"), "", "iterations:", *_lines(entries, 2), ""])
+    start, end = section.start_mark.index, section.end_mark.index
+    if not section.value:
+        return f"{text[:start].rstrip(' ')}\n" + "\n".join(_lines(entries, 2)) + text[end:]
+    if section.flow_style:
+        added = "".join(f", {key}: {entry}" for key, entry in entries.items())
+        return text[: end - 1] + added + text[end - 1 :]
+    lines = text.splitlines()
+    place = _last_line(section) + 1
+    indent = section.value[-1][0].start_mark.column
+    return "\n".join([*lines[:place], *_lines(entries, indent), *lines[place:], ""])
+
+
+def _lines(entries: dict[str, str], indent: int) -> list[str]:
+    return [f"{' ' * indent}{key}: {entry}" for key, entry in entries.items()]
+
+
+def _last_line(node: Any) -> int:
+    """Line of the last thing written in a YAML node; a block's own end mark lies behind the comments after it."""
+    if isinstance(node.value, str) or node.flow_style or not node.value:
+        return int(node.end_mark.line)
+    return _last_line(node.value[-1][1])

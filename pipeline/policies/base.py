@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.component import Component
 
@@ -21,24 +21,39 @@ class WarmStartExample:
     reference_answer: str | None
 
 
+@dataclass(frozen=True)
+class CreatedPolicy:
+    """A base policy, made and not yet written.
+
+    Attributes:
+        write: fills a folder with config, safetensors weights, tokenizer, chat template and generation config.
+        facts: deterministic numbers for metrics, `parameters` among them.
+    """
+
+    write: Callable[[Path], None]
+    facts: Mapping[str, float]
+
+
 class BasePolicy(Component):
-    """Writes the base policy as a Hugging Face folder."""
+    """Makes the base policy as a Hugging Face folder."""
 
     kind: ClassVar[str] = "policies"
 
-    def create(self, folder: Path, examples: Sequence[WarmStartExample], seed: int, runtime: Runtime) -> dict[str, float]:
-        """Writes config, safetensors weights, tokenizer, chat template and generation config into `folder`.
+    def create(
+        self, examples: Sequence[WarmStartExample], seed: int, runtime: Runtime
+    ) -> CreatedPolicy:
+        """Makes the policy.
 
         Args:
-            folder: exists and is empty.
             examples: the training prompts; only policies that need a warm start look at them.
             seed: decides initial weights and warm start.
             runtime: device and threads.
-
-        Returns:
-            Deterministic facts for metrics, such as the number of parameters.
 
         Raises:
             PolicyError: if the model cannot be had.
         """
         raise NotImplementedError
+
+    def parameter_count(self) -> int | None:
+        """Number of parameters, if it can be told without making the policy."""
+        return None

@@ -73,9 +73,9 @@ class Reward(Component):
         """Name of this reward's column in the scores table."""
         return f"reward_{self.label or self.name}"
 
-    def __call__(self, row: RewardInput) -> float | None | RewardResult:
+    def __call__(self, row: RewardInput) -> float | RewardResult | None:
         raise NotImplementedError
 
-    def score(self, group: Sequence[RewardInput]) -> list[float | None | RewardResult]:
+    def score(self, group: Sequence[RewardInput]) -> list[float | RewardResult | None]:
         """Scores the rollouts of one prompt together. Override when siblings matter."""
         return [self(row) for row in group]

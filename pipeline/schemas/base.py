@@ -165,9 +165,9 @@ def lists_equally_long(*names: str) -> RowCheck:
 
     def check(table: pa.Table) -> Any:
         right = None
-        first = pc.list_value_length(table.column(names[0]))
-        for name in names[1:]:
-            lengths = pc.list_value_length(table.column(name))
+        columns = [pc.list_value_length(table.column(name)) for name in names]
+        first = pc.coalesce(*columns)
+        for lengths in columns:
             same = pc.or_kleene(pc.equal(lengths, first), pc.is_null(lengths))
             right = same if right is None else pc.and_(right, same)
         return right

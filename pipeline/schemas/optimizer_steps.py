@@ -18,10 +18,11 @@ SCHEMA = TableSchema(
         "learning_rate": Column(pa.float64()),
         "clip_low": Column(pa.float64()),  # share of tokens held by the lower bound
         "clip_high": Column(pa.float64()),
-        "ratio_min": Column(pa.float64()),
-        "ratio_mean": Column(pa.float64()),
-        "ratio_max": Column(pa.float64()),
-        "entropy": Column(pa.float64()),  # token mean, nats
+        # Null where no row of the step was computed.
+        "ratio_min": Column(pa.float64(), nullable=True),
+        "ratio_mean": Column(pa.float64(), nullable=True),
+        "ratio_max": Column(pa.float64(), nullable=True),
+        "entropy": Column(pa.float64(), nullable=True),  # token mean, nats
         "kl": Column(pa.float64(), nullable=True),
         "tokens": Column(pa.int64()),
         "rows": Column(pa.int64()),

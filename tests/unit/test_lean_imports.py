@@ -5,8 +5,9 @@ import sys
 
 CODE = """
 import sys
-from pipeline.lean_imports import import_pandera
-import_pandera(pandas_later={later})
+from pipeline.lean_imports import import_pandera, settle_without_pandas
+import_pandera()
+{settle}
 import pandera.errors
 import pandera.pyarrow as pandera
 import pyarrow as pa
@@ -36,9 +37,9 @@ def _run(code: str) -> str:
 
 
 def test_all_checks_work_without_pandas() -> None:
-    assert _run(CODE.format(later=False, tail="")) == "[] 4 1"
+    assert _run(CODE.format(settle="settle_without_pandas()", tail="")) == "[] 4 1"
 
 
 def test_pandas_objects_can_be_converted_where_it_was_asked_for() -> None:
     tail = ', pa.table({"a": [1, 2]}).to_pandas()["a"].tolist(), pa.array(pandas.Series([3])).to_pylist()'
-    assert _run(CODE.format(later=True, tail=tail)) == "[] 4 1 [1, 2] [3]"
+    assert _run(CODE.format(settle="", tail=tail)) == "[] 4 1 [1, 2] [3]"

@@ -1,0 +1,108 @@
+"""`rollbook report`: the table that `make train` ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.params import read_params
+from pipeline.report import Iteration, Report, read_report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ROWS_SHOWN = 24
+
+
+@click.command()
+def report() -> None:
+    """Show the evaluation by iteration, with 95 % intervals, and where to look next.
+
+    Example: rollbook report
+    """
+    from rich.console import Console
+
+    print_table(read_report(read_params()), Console())
+
+
+def print_table(report: Report, console: Console) -> None:
+    """Evaluation by iteration with 95 % intervals, the lift over the base policy, and what to type next."""
+    from rich.table import Table
+
+    table = Table(title="evaluation by iteration", title_justify="left", pad_edge=False)
+    table.add_column("iteration", no_wrap=True)
+    table.add_column("recipe")
+    samples = {name: _samples(report, name) for name in report.sets}
+    for name in report.sets:
+        table.add_column(f"{name} mean@{samples[name]} [95 %]", justify="right", no_wrap=True)
+        table.add_column("greedy", justify="right")
+        table.add_column(f"pass@{samples[name]}", justify="right")
+    table.add_column("training reward", justify="right")
+    table.add_column("tokens", justify="right")
+    for item in _thinned(report.iterations, ROWS_SHOWN):
+        table.add_row(*_cells(item, report.sets))
+    console.print(table)
+    for line in (*_lift_lines(report), *_next_lines(report)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cells(item: Iteration, sets: Iterable[str]) -> Iterator[str]:
+    yield item.key
+    yield item.recipe or "base"
+    for name in sets:
+        scores = item.scores.get(name, {})
+        interval = ""
+        if "mean_low" in scores and "mean_high" in scores:
+            interval = f" [{scores['mean_low']:.3f}, {scores['mean_high']:.3f}]"
+        yield f"{_shown(scores.get('mean'))}{interval}"
+        yield _shown(scores.get("greedy"))
+        yield _shown(scores.get("pass"))
+    yield _shown(item.metrics.get("reward"))
+    yield _shown(item.metrics.get("completions/mean_length"), 1)
+
+
+def _lift_lines(report: Report) -> Iterator[str]:
+    if not report.lift:
+        return
+    last = report.evaluated[-1].key
+    yield ""
+    for name, lift in report.lift.items():
+        yield (
+            f"{name}: {last} is {lift.difference:+.3f} [{lift.low:+.3f}, {lift.high:+.3f}] from the base policy "
+            "(same prompts, paired, 95 %)"
+        )
+
+
+def _next_lines(report: Report) -> Iterator[str]:
+    count = sum(item.step > 0 for item in report.iterations)
+    more = count + max(4, count // 2)
+    commands = {
+        "make ui": "curves, iterations and rollouts in MLflow",
+        f"rollbook iterate {more} && dvc repro": f"{more - count} iterations more; only those run",
+        "python -c \"import pipeline; print(pipeline.load('rollouts', join=['scores']))\"": (
+            "every rollout with its reward"
+        ),
+    }
+    width = max(map(len, commands))
+    yield ""
+    yield "Next:"
+    for command, purpose in commands.items():
+        yield f"  {command:<{width}}  {purpose}"
+
+
+def _samples(report: Report, name: str) -> int:
+    found = (item.scores.get(name, {}).get("samples", 0) for item in report.evaluated)
+    return int(next(iter(found), 0))
+
+
+def _thinned(items: Sequence[Iteration], limit: int) -> list[Iteration]:
+    """At most `limit` iterations, evenly spaced, the first and the last among them."""
+    if len(items) <= limit:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
+
+
+def _shown(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,29 @@
+"""`rollbook track`."""
+
+from __future__ import annotations
+
+import click
+
+from pipeline.params import read_params
+
+
+@click.command()
+@click.option("--rebuild", is_flag=True, help="Make the runs anew from what is on disk.")
+def track(rebuild: bool) -> None:
+    """Bring the MLflow store up to date with the artifacts on disk.
+
+    `--rebuild` starts from nothing. Runs whose artifacts were replaced since, and those of DVC experiments that ran
+    elsewhere, cannot be made again: the project's own store is kept beside the new one, in mlflow/replaced.
+
+    Example: rollbook track --rebuild
+    """
+    from pipeline.tracking.store import tracking_uri
+    from pipeline.tracking.sync import bring_up_to_date, start_anew
+
+    params = read_params()
+    if rebuild and (place := start_anew(params)) is not None:
+        click.echo(f"the store as it was is in {place}")
+    sent = bring_up_to_date(params)
+    click.echo(
+        f"{tracking_uri()}: sent {', '.join(sent) if sent else 'nothing, it lacked nothing'}"
+    )

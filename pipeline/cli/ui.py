@@ -1,0 +1,55 @@
+"""`rollbook ui`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import click
+
+from pipeline.errors import RollbookError
+from pipeline.params import read_params
+
+
+@click.command()
+@click.option("--port", default=5000, show_default=True, help="Port of the web server.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+def ui(port: int, host: str) -> None:
+    """Show the runs in MLflow: brings the store up to date, then starts `mlflow ui` on it.
+
+    Nothing leaves this machine. With MLFLOW_TRACKING_URI set to a server, that server shows them.
+
+    Example: rollbook ui --port 5001
+    """
+    from pipeline.tracking.store import artifact_folder, tracking_uri
+    from pipeline.tracking.sync import bring_up_to_date
+
+    try:
+        bring_up_to_date(read_params())
+    except RollbookError as error:
+        click.echo(f"warning: not up to date: {error}", err=True)
+    uri = tracking_uri()
+    if uri.startswith(("http://", "https://", "databricks")):
+        click.echo(f"the runs are at {uri}")
+        return
+    _refuse_busy_port(host, port)
+    click.echo(f"MLflow: http://{host}:{port} (Ctrl-C stops it)")
+    # Jobs are MLflow's own evaluations on the server; nothing here uses them, and their workers cost seconds.
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    command += ["--default-artifact-root", str(artifact_folder())]
+    command += ["--host", host, "--port", str(port), "--workers", "1"]
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def _refuse_busy_port(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise RollbookError(
+                f"--port {port}: {error.strerror or error}", f"try `rollbook ui --port {port + 1}`"
+            ) from None

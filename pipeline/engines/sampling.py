@@ -1,0 +1,107 @@
+"""How one token is chosen: temperature, truncation, and inverse CDF with one uniform per (row seed, position).
+
+No random generator has state here. The uniform of a row at a position is a hash of the row's seed and of the position
+(SplitMix64: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", used as a counter-based
+generator), so a completion depends on its own seed alone and not on batch size, order or neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipeline.config import Sampling
+
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""SplitMix64's increment: the odd number nearest 2^64 divided by the golden ratio."""
+CDF_BITS = 50
+"""Fixed-point digits of the CDF. Integers add up to the same sum in every order and on every device; floats do not,
+and CUDA's scan over floats is refused under deterministic algorithms."""
+
+
+def uniforms(seeds: NDArray[np.int64], position: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), one per row.
+
+    Args:
+        seeds: [B] seed of each row.
+        position: index of the token in the completion, from 0.
+
+    Returns:
+        [B] multiples of 2^-53.
+    """
+    start = _mixed(seeds.astype(np.uint64))
+    with np.errstate(over="ignore"):
+        counter = start + np.uint64(position + 1) * GOLDEN_GAMMA
+    return (_mixed(counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function, a bijection of 64 bits; overflow is meant."""
+    with np.errstate(over="ignore"):
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def sampling_logprobs(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Log-probs of the distribution that is sampled from: after temperature and truncation, renormalised.
+
+    Truncation goes in vLLM's order: min_p, then top_k (ties with the k-th stay), then top_p over what is left.
+
+    Args:
+        logits: [B, V] as the model gave them.
+
+    Returns:
+        [B, V] float32, nats; -inf where a token was cut away.
+    """
+    logits = logits.float() / sampling.temperature
+    if sampling.min_p > 0:
+        logprobs = logits.log_softmax(-1)
+        floor = logprobs.amax(-1, keepdim=True) + float(np.log(sampling.min_p))
+        logits = logits.masked_fill(logprobs < floor, -float("inf"))
+    if 0 < sampling.top_k < logits.shape[-1]:
+        kth = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, -float("inf"))
+    if sampling.top_p < 1:
+        logits = _nucleus(logits, sampling.top_p)
+    return logits.log_softmax(-1)
+
+
+def _nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Keeps the likeliest tokens until their mass reaches `top_p` (Holtzman et al. 2020, arXiv:1904.09751).
+
+    A token stays if the tokens before it hold less than `top_p`; the likeliest always stays, ties go by token id.
+    """
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    masses = _fixed_point(ordered.log_softmax(-1))
+    before = masses.cumsum(-1) - masses
+    ordered = ordered.masked_fill(before >= top_p * 2.0**CDF_BITS, -float("inf"))
+    return ordered.gather(-1, order.argsort(dim=-1))
+
+
+def choose(logprobs: Tensor, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
+    """Chooses one token per row by inverse CDF in the order of token ids; greedy rows take the likeliest.
+
+    Args:
+        logprobs: [B, V] float32 of the distribution to sample from.
+        uniform: [B] float64 in [0, 1).
+        greedy: [B] bool.
+
+    Returns:
+        ids [B] int64, and their log-probs [B] float32 under `logprobs` (for greedy rows too).
+    """
+    cdf = _fixed_point(logprobs).cumsum(-1)
+    target = (uniform[:, None] * cdf[:, -1:]).floor().long()  # below the total, as CDF_BITS < 53
+    sampled = (cdf <= target).sum(-1)
+    ids = logprobs.argmax(-1).where(greedy, sampled)
+    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+
+
+def _fixed_point(logprobs: Tensor) -> Tensor:
+    """Probabilities as int64 multiples of 2^-CDF_BITS."""
+    return (logprobs.double().exp() * 2.0**CDF_BITS).long()

@@ -1,0 +1,51 @@
+"""The clipped surrogate of PPO with an upper and a lower bound of its own, and optionally a cap on the ratio.
+
+L = −min(ρ' A, clamp(ρ, 1 − clip_low, 1 + clip_high) A),  ρ' = min(ρ, δ) if δ is set, else ρ
+
+PPO, arXiv 1707.06347 eq. 7; clip_high > clip_low: DAPO, arXiv 2503.14476 §3.1; δ: INTELLECT-2, arXiv 2505.07291 §3.4,
+equal to verl's dual clip with c = δ. Without δ a token with A < 0 and a large ratio is not bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from pipeline.component import Model
+from pipeline.losses.base import PolicyTerm, Tokens
+
+
+class Clipping(Model):
+    """The policy term of losses that clip, and its bounds.
+
+    Attributes:
+        clip_low: the ratio is not followed below 1 − clip_low where the advantage is negative.
+        clip_high: nor above 1 + clip_high where it is positive.
+        delta: cap on the ratio where the advantage is negative; must leave the clip range free.
+    """
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    clip_high: PositiveFloat = 0.2
+    delta: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _delta_is_above_the_clip_range(self) -> Clipping:
+        if self.delta is not None and self.delta < 1 + self.clip_high:
+            raise ValueError(
+                f"delta {self.delta} must be at least 1 + clip_high = {1 + self.clip_high:g}: "
+                "below it caps positive advantages too"
+            )
+        return self
+
+    def policy_term(self, tokens: Tokens) -> PolicyTerm:
+        """The clipped surrogate of each token. Bounds are strict: a ratio exactly on one is not clipped."""
+        advantages = tokens.advantages
+        low, high = 1 - self.clip_low, 1 + self.clip_high
+        free = tokens.ratio if self.delta is None else tokens.ratio.clamp(max=self.delta)
+        surrogate = (free * advantages).minimum(tokens.ratio.clamp(low, high) * advantages)
+        return PolicyTerm(
+            loss=-surrogate,
+            clipped_low=(free < low) & (advantages < 0),
+            clipped_high=(free > high) & (advantages > 0),
+        )

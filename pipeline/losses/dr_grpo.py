@@ -1,0 +1,26 @@
+"""Dr. GRPO: clipped surrogate, sum over tokens divided by a constant length.
+
+loss = (1/(R · L_max)) Σ_i Σ_t [ −min(ρ A, clamp(ρ, 1 − clip_low, 1 + clip_high) A) + kl_coef · KL ]
+
+arXiv 2503.20783 §3.2; TRL 1.16 `loss_type="dr_grpo"`. L_max is the generation limit (`max_completion_tokens`), so
+neither the length of a rollout nor that of its neighbours changes a token's weight. The paper also drops the division
+by the group's deviation: set `compute_advantages.estimator: {name: group, scale: none}`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.losses.aggregate import constant_length
+from pipeline.losses.base import Loss, LossInputs
+from pipeline.losses.clip import Clipping
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DrGrpo(Clipping, Loss):
+    """Sum over tokens per rollout and constant length."""
+
+    def aggregate(self, per_token: Tensor, inputs: LossInputs) -> Tensor:
+        return constant_length(per_token, inputs.window_rows, inputs.max_completion_tokens)

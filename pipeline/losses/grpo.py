@@ -1,0 +1,26 @@
+"""GRPO: clipped surrogate, mean over rollouts of their token means.
+
+loss = (1/R) Σ_i (1/n_i) Σ_t [ −min(ρ A, clamp(ρ, 1 − clip_low, 1 + clip_high) A) + kl_coef · KL ]
+
+DeepSeekMath, arXiv 2402.03300 eq. 3; TRL 1.16 `loss_type="grpo"`. Every rollout weighs the same, so tokens of short
+ones weigh more: right answers are pushed to be short, wrong ones punished less the longer they are (Dr. GRPO,
+arXiv 2503.20783). The paper's own KL term: `kl_coef: 0.04, kl_bias_correction: false`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.losses.aggregate import row_mean
+from pipeline.losses.base import Loss, LossInputs
+from pipeline.losses.clip import Clipping
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Grpo(Clipping, Loss):
+    """Mean over rollouts of token means."""
+
+    def aggregate(self, per_token: Tensor, inputs: LossInputs) -> Tensor:
+        return row_mean(per_token, inputs.loss_mask, inputs.window_rows)

@@ -1,0 +1,208 @@
+"""Opens policy folders as models, and sets torch up so that the same input gives the same numbers.
+
+Imports stay out of the module's top: `check` looks through this folder without torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.errors import PolicyError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from pipeline.config import Runtime
+
+NOT_NEEDED_BY_TRANSFORMERS = ("sklearn", "scipy")
+"""Optional packages that `transformers` imports for assisted generation and object detection, 1.3 s of start-up."""
+SHOWN_NAMES = 3
+CUBLAS_WORKSPACE = ":4096:8"
+"""Without a fixed workspace cuBLAS refuses to run under deterministic algorithms."""
+
+
+def prepare_torch(runtime: Runtime) -> torch.device:
+    """Makes torch deterministic, sets its threads and returns the device to compute on.
+
+    Raises:
+        PolicyError: if the device asked for is not there.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.set_num_threads(_processors() if runtime.threads == "auto" else runtime.threads)
+    if torch.get_num_interop_threads() != 1:
+        with contextlib.suppress(RuntimeError):  # too late once parallel work has begun
+            torch.set_num_interop_threads(1)
+    if runtime.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(runtime.device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise PolicyError(
+            f"runtime.device: {runtime.device!r} cannot be used: {reason}",
+            "allowed: auto, cpu, cuda",
+        ) from None
+    return device
+
+
+def load_model(
+    folder: Path,
+    device: torch.device,
+    dtype: Literal["float32", "bfloat16", "stored"] = "float32",
+    for_training: bool = False,
+) -> PreTrainedModel:
+    """Loads a policy folder as a causal language model in evaluation mode (dropout off, also for training).
+
+    Args:
+        folder: a Hugging Face folder with safetensors weights.
+        device: where the weights go.
+        dtype: of the loaded weights; `stored` keeps that of the files.
+        for_training: whether parameters collect gradients.
+
+    Raises:
+        PolicyError: naming what is missing, or why the folder cannot be loaded.
+    """
+    check_policy_folder(folder)
+    model = load_pretrained(folder, dtype)
+    model.requires_grad_(for_training)
+    return model.eval().to(device)
+
+
+def load_pretrained(
+    folder: Path, dtype: Literal["float32", "bfloat16", "float16", "stored"]
+) -> PreTrainedModel:
+    """Loads a folder, also one with other weight files than safetensors, as a causal language model on the CPU.
+
+    Raises:
+        PolicyError: if it cannot be loaded, or weights and config do not belong together.
+    """
+    with lean_transformers():
+        import torch
+        from transformers import AutoModelForCausalLM
+    options: Any = {
+        "dtype": "auto" if dtype == "stored" else getattr(torch, dtype),
+        "local_files_only": True,
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # reported below, by name
+    }
+    try:
+        with _quiet_transformers():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
+    except Exception as error:  # a foreign folder can make transformers raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise PolicyError(
+            f"{folder}: cannot be loaded as a causal language model: {reason}"
+        ) from error
+    model, info = loaded
+    _refuse_incomplete(info, folder)
+    return model
+
+
+def check_policy_folder(folder: Path) -> None:
+    """Refuses a folder that is no policy, before anything heavy is imported.
+
+    Raises:
+        PolicyError: naming the files that are missing.
+    """
+    if not folder.is_dir():
+        raise PolicyError(f"{folder}: is not a folder; a policy is a Hugging Face model folder")
+    missing = [] if (folder / "config.json").is_file() else ["config.json"]
+    if not weight_files(folder):
+        missing.append("weights (*.safetensors)")
+    if missing:
+        raise PolicyError(f"{folder}: is not a policy: {' and '.join(missing)} missing")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Safetensors files of a policy folder, and the index that lists them if they are several."""
+    return sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])
+
+
+def stored_dtype(folder: Path) -> str:
+    """Name of the floating type that the weights are stored in, such as `bfloat16`.
+
+    Raises:
+        PolicyError: if the weight files are damaged or hold no floating-point weights.
+    """
+    names = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+    for file in sorted(folder.glob("*.safetensors")):
+        for entry in _header(file).values():
+            if entry.get("dtype") in names:
+                return names[entry["dtype"]]
+    raise PolicyError(f"{folder}: holds no floating-point weights")
+
+
+def parameter_count(folder: Path) -> int | None:
+    """Number of stored weights (tied ones count once), or None if they are not safetensors."""
+    headers = [_header(file) for file in sorted(folder.glob("*.safetensors"))]
+    entries = [entry for header in headers for entry in header.values()]
+    return sum(math.prod(entry["shape"]) for entry in entries) if entries else None
+
+
+def _header(file: Path) -> dict[str, dict[str, Any]]:
+    """Names, types and shapes in a safetensors file: eight bytes of length, then JSON."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        raise PolicyError(f"{file}: not a safetensors file, or damaged") from error
+    header.pop("__metadata__", None)
+    return dict(header)
+
+
+def _refuse_incomplete(info: Mapping[str, Any], folder: Path) -> None:
+    """transformers fills weights it does not find with random numbers; here that is an error."""
+    for what in ("missing", "mismatched"):
+        found = info.get(f"{what}_keys") or ()
+        if names := sorted(name if isinstance(name, str) else name[0] for name in found):
+            shown = ", ".join(names[:SHOWN_NAMES]) + (" …" if len(names) > SHOWN_NAMES else "")
+            raise PolicyError(
+                f"{folder}: {what} weights: {shown} ({len(names)} in all)",
+                "config.json and the weights must belong together",
+            )
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without progress bars, for good, and without its report of what did not fit, which becomes an error here."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+@contextlib.contextmanager
+def lean_transformers() -> Iterator[None]:
+    """While transformers is imported, packages it does not need here look as if they were not installed."""
+    hidden = [name for name in NOT_NEEDED_BY_TRANSFORMERS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+def _processors() -> int:
+    """Processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

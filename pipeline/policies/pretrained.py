@@ -1,0 +1,204 @@
+"""pretrained: any causal language model, from a folder or from the Hugging Face hub at a pinned revision.
+
+    {name: pretrained, model: HuggingFaceTB/SmolLM2-135M-Instruct, revision: <commit hash of 40 hex digits>}
+    {name: pretrained, model: models/my_model}
+
+Weights are rewritten as safetensors; tokenizer, chat template and generation config are copied as they are. Models that
+bring code of their own or quantised weights are refused: they could not be trained.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import model_validator
+
+from pipeline.errors import PolicyError
+from pipeline.policies.base import BasePolicy, CreatedPolicy, WarmStartExample
+
+if TYPE_CHECKING:
+    from pipeline.config import Runtime
+
+COMMIT = re.compile("[0-9a-f]{40}")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
+COPIED = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "generation_config.json",
+)
+"""What makes a tokenizer, its templates and the generation config."""
+
+
+class Pretrained(BasePolicy):
+    """A model that others have trained.
+
+    Attributes:
+        model: hub id, or a folder.
+        revision: commit hash of a hub model; a branch such as `main` could change under a run. A folder has none.
+        dtype: floating type to store the policy in; `stored` keeps the model's own.
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: Literal["stored", "float32", "bfloat16", "float16"] = "stored"
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> Pretrained:
+        if self._is_folder:
+            if self.revision is not None:
+                raise ValueError(f"{self.model!r} is a folder here, which has no revision")
+            _refuse_unusable(Path(self.model))
+        elif not HUB_ID.fullmatch(self.model):
+            raise ValueError(f"{self.model!r} is no folder here, and no hub id such as owner/name")
+        elif not COMMIT.fullmatch(self.revision or ""):
+            raise ValueError(
+                f"{self.model!r} is no folder here, and a model of the hub needs `revision`: the commit hash "
+                f"of 40 hex digits that its page shows under 'Files and versions' (got {self.revision!r})"
+            )
+        return self
+
+    @property
+    def _is_folder(self) -> bool:
+        return Path(self.model).is_dir()
+
+    def data_files(self) -> list[str]:
+        if not self._is_folder:
+            return []
+        found = {
+            file for pattern in ("config.json", *WEIGHTS, *COPIED) for file in self._files(pattern)
+        }
+        return sorted(map(str, found))
+
+    def create(
+        self,
+        examples: Sequence[WarmStartExample],  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        runtime: Runtime,  # noqa: ARG002
+    ) -> CreatedPolicy:
+        from pipeline.policies.loading import load_pretrained, stored_dtype
+
+        source = Path(self.model) if self._is_folder else self._downloaded()
+        try:
+            _refuse_unusable(source)
+        except ValueError as error:
+            raise PolicyError(f"policy.base: {error}") from None
+        dtype: Any = self.dtype
+        if dtype == "stored" and any(source.glob("*.safetensors")):
+            dtype = stored_dtype(source)  # config.json may say otherwise
+        model = load_pretrained(source, dtype)
+
+        def write(folder: Path) -> None:
+            _write_weights(model, folder)
+            _write_tokenizer(source, folder)
+
+        return CreatedPolicy(write, {"parameters": model.num_parameters()})
+
+    def parameter_count(self) -> int | None:
+        from pipeline.policies.loading import parameter_count
+
+        return parameter_count(Path(self.model)) if self._is_folder else None
+
+    def _files(self, pattern: str) -> list[Path]:
+        return [file for file in Path(self.model).glob(pattern) if file.is_file()]
+
+    def _downloaded(self) -> Path:
+        """The hub model in the local cache of huggingface_hub."""
+        from huggingface_hub import snapshot_download
+
+        try:
+            return Path(
+                snapshot_download(
+                    self.model,
+                    revision=self.revision,
+                    allow_patterns=["config.json", *WEIGHTS, *COPIED],
+                )
+            )
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise PolicyError(
+                f"policy.base: {self.model} at {self.revision} cannot be had from the hub: {reason[:300]}",
+                "check the id and the commit hash; a gated model needs `hf auth login`, and a first use the network",
+            ) from error
+
+
+def _refuse_unusable(folder: Path) -> None:
+    """Raises ValueError if a folder is no model folder, or one that cannot be trained."""
+    missing = [] if (folder / "config.json").is_file() else ["config.json"]
+    if not any(True for pattern in WEIGHTS for _ in folder.glob(pattern)):
+        missing.append("weights (*.safetensors)")
+    if not any(
+        True for pattern in ("tokenizer*", "*.model", "vocab.*") for _ in folder.glob(pattern)
+    ):
+        missing.append("a tokenizer (tokenizer.json)")
+    if missing:
+        raise ValueError(
+            f"{str(folder)!r} is no model folder: {', '.join(missing)} missing; "
+            "it must be one that `save_pretrained` wrote, for model and tokenizer"
+        )
+    try:
+        config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} is not valid JSON: {error}") from None
+    if "quantization_config" in config:
+        raise ValueError(
+            f"{str(folder)!r} holds quantised weights, which cannot be trained; take the model in bfloat16"
+        )
+    if "auto_map" in config and "model_type" not in config:
+        raise ValueError(
+            f"{str(folder)!r} brings code of its own, which is not run; take a model that transformers knows"
+        )
+
+
+def _write_weights(model: Any, folder: Path) -> None:
+    """Writes config, safetensors and a generation config with the stop tokens."""
+    from transformers import GenerationConfig
+
+    known = model.generation_config
+    # The full one is copied over this from the source; saving it anew is refused where it contradicts itself.
+    model.generation_config = GenerationConfig(
+        bos_token_id=known.bos_token_id,
+        eos_token_id=known.eos_token_id,
+        pad_token_id=known.pad_token_id,
+    )
+    model.save_pretrained(folder)
+    model.generation_config = known
+
+
+def _write_tokenizer(source: Path, folder: Path) -> None:
+    """Copies the tokenizer with its templates, or has transformers make a tokenizer.json.
+
+    Raises:
+        PolicyError: if there is no way to tokenizer.json.
+    """
+    for pattern in COPIED:
+        for file in sorted(source.glob(pattern)):
+            if file.is_file():
+                target = folder / file.relative_to(source)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)
+    if (folder / "tokenizer.json").is_file():
+        return
+    try:
+        from transformers import AutoTokenizer
+
+        AutoTokenizer.from_pretrained(source, local_files_only=True).save_pretrained(folder)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise PolicyError(f"{source}: its tokenizer cannot be loaded: {reason[:300]}") from error
+    if not (folder / "tokenizer.json").is_file():
+        raise PolicyError(
+            f"{source}: its tokenizer cannot be written as tokenizer.json",
+            "use a model with a fast tokenizer",
+        )

@@ -1,0 +1,210 @@
+"""The run in numbers: one row per iteration and evaluation set, and a summary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.artifacts import path_of, read_json, read_table
+from pipeline.config import BASE_KEY, Params
+from pipeline.evaluation import paired_difference
+from pipeline.plan import ITERATION_STAGES
+
+Numbers = Mapping[str, float | None]
+
+EVALUATION = re.compile(
+    r"eval/(?P<set>.+)/(?P<what>mean|pass)_at_(?P<samples>\d+)(?P<bound>_low|_high)?"
+    r"|eval/(?P<greedy_set>.+)/greedy(?P<greedy_bound>_low|_high)?"
+)
+TRAINING = {
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "zero_signal_groups": "frac_reward_zero_std",
+    "completion_length": "completions/mean_length",
+    "truncated": "completions/clipped_ratio",
+    "entropy": "entropy",
+    "kl": "kl",
+    "clip_share": "clip_ratio/region_mean",
+    "grad_norm": "grad_norm",
+}
+"""Column of curves.csv: metric of the iteration."""
+SCORES = tuple(
+    f"{what}{bound}" for what in ("mean", "greedy", "pass") for bound in ("", "_low", "_high")
+)
+COLUMNS = ("iteration", "step", "recipe", "set", *SCORES, *TRAINING)
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What the report knows of one policy.
+
+    Attributes:
+        key: of the iteration that made it; `i0000` for the base policy.
+        step: place in its chain; 0 for the base policy.
+        recipe: name in params.yaml; empty for the base policy.
+        metrics: of all its stages.
+    """
+
+    key: str
+    step: int
+    recipe: str
+    metrics: Numbers
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Evaluation by set: `mean`, `greedy` and `pass`, each with `_low` and `_high`, and `samples`."""
+        return evaluation_scores(self.metrics)
+
+
+@dataclass(frozen=True)
+class Lift:
+    """Paired difference of a set's mean between the base policy and a later one, with its 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the table, the summary and the curves are made from.
+
+    Attributes:
+        iterations: the base policy and what is configured and finished, in the order of params.yaml.
+        lift: by set, from the base policy to the last evaluated one.
+    """
+
+    iterations: Sequence[Iteration]
+    lift: Mapping[str, Lift] = field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> list[Iteration]:
+        return [item for item in self.iterations if item.scores]
+
+    @property
+    def sets(self) -> list[str]:
+        return list(dict.fromkeys(name for item in self.evaluated for name in item.scores))
+
+    @property
+    def best(self) -> Iteration | None:
+        """The policy with the highest mean, averaged over sets; the earlier one of equals."""
+        return max(self.evaluated, key=_average, default=None)
+
+
+def evaluation_scores(metrics: Numbers) -> dict[str, dict[str, float]]:
+    """Evaluation metrics by set under names that do not depend on the number of samples."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        match = EVALUATION.fullmatch(name)
+        if match is None or value is None:
+            continue
+        if match["what"]:
+            scores = found.setdefault(match["set"], {})
+            scores[f"{match['what']}{match['bound'] or ''}"] = value
+            scores["samples"] = int(match["samples"])
+        else:
+            scores = found.setdefault(match["greedy_set"], {})
+            scores[f"greedy{match['greedy_bound'] or ''}"] = value
+    return found
+
+
+def curve_rows(report: Report) -> list[dict[str, Any]]:
+    """Rows of curves.csv, one per iteration and set; an iteration without evaluation has one row without a set."""
+    rows = []
+    for item in report.iterations:
+        training = {column: item.metrics.get(name) for column, name in TRAINING.items()}
+        for name, scores in (item.scores or {"": {}}).items():
+            values = {**{score: scores.get(score) for score in SCORES}, **training}
+            rows.append(
+                {
+                    "iteration": item.key,
+                    "step": item.step,
+                    "recipe": item.recipe,
+                    "set": name,
+                    **{column: _rounded(value) for column, value in values.items()},
+                }
+            )
+    return rows
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """The numbers that `dvc metrics` compares between runs."""
+    base, last, best = report.iterations[0], report.iterations[-1], report.best
+    evaluated = report.evaluated
+    content: dict[str, Any] = {
+        "iterations": sum(item.step > 0 for item in report.iterations),
+        "last_iteration": last.key,
+        "base": _evaluation(base),
+        "last": _evaluation(evaluated[-1]) if evaluated else {},
+        "lift": {
+            name: {
+                "difference": _rounded(lift.difference),
+                "low": _rounded(lift.low),
+                "high": _rounded(lift.high),
+            }
+            for name, lift in report.lift.items()
+        },
+        "training": {
+            column: _rounded(last.metrics[name])
+            for column, name in TRAINING.items()
+            if name in last.metrics
+        },
+    }
+    if best is not None:
+        content["best"] = {"iteration": best.key, **_evaluation(best)}
+    return content
+
+
+def read_report(params: Params) -> Report:
+    """Reads the metrics of all configured iterations that are finished, and compares the last with the base policy.
+
+    Raises:
+        ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
+    """
+    iterations = [
+        Iteration(BASE_KEY, 0, "", read_json(path_of("metrics/evaluate_policy", BASE_KEY)))
+    ]
+    for key, item in params.iterations.items():
+        paths = [path_of(f"metrics/{stage}", key) for stage in ITERATION_STAGES]
+        if all(path.exists() for path in paths):
+            metrics = {name: value for path in paths for name, value in read_json(path).items()}
+            iterations.append(Iteration(key, len(params.chain(key)), item.recipe, metrics))
+    report = Report(iterations)
+    evaluated = report.evaluated
+    if len(evaluated) < 2 or evaluated[0].key != BASE_KEY:
+        return report
+    before, after = (
+        read_table(path_of("evaluations", item.key), "evaluations")[0]
+        for item in (evaluated[0], evaluated[-1])
+    )
+    lift = {name: Lift(*paired_difference(before, after, name)) for name in evaluated[-1].scores}
+    return Report(iterations, lift)
+
+
+def _evaluation(item: Iteration) -> dict[str, dict[str, float | None]]:
+    """Scores of every set under the names that the metrics have."""
+    return {
+        name: {
+            _long_name(score, int(scores.get("samples", 0))): _rounded(value)
+            for score, value in scores.items()
+            if score != "samples"
+        }
+        for name, scores in item.scores.items()
+    }
+
+
+def _long_name(score: str, samples: int) -> str:
+    what, underscore, bound = score.partition("_")
+    return score if what == "greedy" else f"{what}_at_{samples}{underscore}{bound}"
+
+
+def _average(item: Iteration) -> float:
+    means = [scores["mean"] for scores in item.scores.values() if "mean" in scores]
+    return sum(means) / len(means) if means else float("-inf")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

@@ -1,0 +1,123 @@
+"""All index arithmetic on tokens: lists of unequal length, padding, masks and the shift by one.
+
+A row is its prompt directly followed by its completion, padded on the right only. The logits at position t − 1
+score the token at position t, so the first completion token is scored at the prompt's last position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+IntArray = NDArray[np.int64]
+PADDING_ID = 0
+"""Any valid id will do: padded positions are masked, and nothing is derived from their ids."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of unequal length, one behind the other.
+
+    Attributes:
+        values: [total] all items.
+        lengths: [B] items of each list.
+    """
+
+    values: NDArray[Any]
+    lengths: IntArray
+
+    def places(self, index: IntArray) -> IntArray:
+        """Where in `values` the items of the lists at `index` are, in that order."""
+        lengths = self.lengths[index]
+        starts = (np.cumsum(self.lengths) - self.lengths)[index]
+        starts_there = np.cumsum(lengths) - lengths
+        return np.arange(lengths.sum()) + np.repeat(starts - starts_there, lengths)
+
+    def rows(self, index: IntArray) -> Ragged:
+        """The lists at `index`, in that order."""
+        return Ragged(self.values[self.places(index)], self.lengths[index])
+
+    def padded(self, fill: Any) -> NDArray[Any]:
+        """[B, T] with `fill` behind the shorter lists; T is the largest length."""
+        mask = mask_of(self.lengths)
+        grid = np.full(mask.shape, fill, dtype=self.values.dtype)
+        grid[mask] = self.values
+        return grid
+
+    def counts(self) -> IntArray:
+        """[B] True items of each list of booleans."""
+        before = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)])
+        ends = np.cumsum(self.lengths)
+        return before[ends] - before[ends - self.lengths]
+
+
+def mask_of(lengths: IntArray) -> NDArray[np.bool_]:
+    """[B, T] True on the first `lengths[i]` places of row i; T is the largest length."""
+    return np.arange(lengths.max(initial=0))[None, :] < lengths[:, None]
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """`B` rows ready for a model: `L` positions of prompt and completion, `T` of the completion alone.
+
+    Attributes:
+        input_ids: [B, L] prompt, completion, padding.
+        attention_mask: [B, L] 1 on prompt and completion.
+        position_ids: [B, L] counted from each row's own beginning.
+        completion_mask: [B, T] bool, True on completion tokens.
+        completion_ids: [N] the completion tokens, row by row.
+        predicting: [N] places in the flattened [B·L] positions that score those tokens.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+    completion_mask: Tensor
+    completion_ids: Tensor
+    predicting: Tensor
+
+
+def token_batch(prompts: Ragged, completions: Ragged, device: torch.device) -> TokenBatch:
+    """Puts every prompt and its completion next to each other.
+
+    Args:
+        prompts: ids of each row's prompt, at least one.
+        completions: ids of each row's completion.
+        device: where the tensors go.
+    """
+    ends = prompts.lengths + completions.lengths
+    occupied = mask_of(ends)
+    places = np.arange(occupied.shape[1])[None, :]
+    is_prompt = places < prompts.lengths[:, None]
+    ids = np.full(occupied.shape, PADDING_ID, dtype=np.int64)
+    ids[is_prompt] = prompts.values
+    ids[occupied & ~is_prompt] = completions.values
+    scores_completion = (places >= prompts.lengths[:, None] - 1) & (places < ends[:, None] - 1)
+
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return TokenBatch(
+        input_ids=tensor(ids),
+        attention_mask=tensor(occupied.astype(np.int64)),
+        position_ids=tensor(np.tile(places, (len(ids), 1))),
+        completion_mask=tensor(mask_of(completions.lengths)),
+        completion_ids=tensor(completions.values.astype(np.int64)),
+        predicting=tensor(np.flatnonzero(scores_completion)),
+    )
+
+
+def on_grid(values: Tensor, mask: Tensor) -> Tensor:
+    """[B, T] with the [N] `values` on the True places of `mask`, row by row, and 0 elsewhere."""
+    grid = values.new_zeros(mask.shape)
+    return grid.index_put(mask.nonzero(as_tuple=True), values)
+
+
+def off_grid(grid: Tensor, mask: Tensor) -> NDArray[Any]:
+    """[N] values of [B, T] `grid` on the True places of `mask`, row by row."""
+    return grid.detach()[mask].cpu().numpy()

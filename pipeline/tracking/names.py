@@ -1,0 +1,42 @@
+"""Names and values as MLflow accepts them."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+NAME_LENGTH = 250
+VALUE_LENGTH = 6000
+NOT_ALLOWED = re.compile(r"[^\w\-. :/]", re.ASCII)
+
+
+def valid_name(name: str) -> str:
+    """The name of a metric or parameter without what MLflow refuses: `@` and other signs, empty or `..` parts."""
+    return posixpath.normpath(NOT_ALLOWED.sub("_", name)).strip("/.")[:NAME_LENGTH]
+
+
+def shortened(text: str, limit: int = VALUE_LENGTH) -> str:
+    """Text cut to what a parameter or tag can hold."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def flattened(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Nested settings as parameters: `{"loss": {"name": "dapo"}}` becomes `{"loss.name": "dapo"}`.
+
+    Settings that are null are left out.
+    """
+    return {valid_name(place): shortened(value) for place, value in _leaves(settings, "")}
+
+
+def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    nested = isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{place}.{key}" if place else str(key))
+    elif nested:
+        yield from _leaves(dict(enumerate(value)), place)
+    elif value is not None:
+        yield place, value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,41 @@
+"""One iteration's rollouts as people read them: texts, rewards and advantages, without the token lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from pipeline.artifacts import path_of
+from pipeline.dataset import scan
+
+JOINED = ("prompts", "scores", "advantages")
+
+
+def is_on_disk(key: str) -> bool:
+    """Whether all tables of the iteration's rollouts are there; old ones may have been pruned."""
+    return all(path_of(kind, key).exists() for kind in ("rollouts", *JOINED))
+
+
+def readable(key: str) -> pl.DataFrame:
+    """One row per rollout with its prompt, scores and advantage, groups together.
+
+    Lists are left out but for `messages`; `length_tokens` and `prompt_length_tokens` say how long they were.
+    """
+    frame = scan("rollouts", join=JOINED, iterations=[key]).with_columns(
+        length_tokens=pl.col("completion_token_ids").list.len(),
+        prompt_length_tokens=pl.col("prompt_token_ids").list.len(),
+    )
+    return frame.select("messages", ~cs.by_dtype(pl.List, pl.Struct)).collect()
+
+
+def sample(rollouts: pl.DataFrame, count: int) -> list[dict[str, Any]]:
+    """At most `count` rollouts, evenly spaced from the lowest reward to the highest; always the same ones."""
+    if not count or rollouts.is_empty():
+        return []
+    ordered = rollouts.sort("reward", "rollout_id", nulls_last=False)
+    last = ordered.height - 1
+    wanted = min(count, ordered.height)
+    places = [round(place * last / max(wanted - 1, 1)) for place in range(wanted)]
+    return ordered[places].to_dicts()

@@ -1,0 +1,159 @@
+"""Where the MLflow store is, and how it is opened.
+
+By default one SQLite file of the main project, `mlflow/mlflow.db`. DVC runs queued experiments in a copy of the
+project and sets DVC_ROOT to the main one (dvc/repo/experiments/queue/base.py), so that all runs meet in one store.
+MLFLOW_TRACKING_URI, if set, wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.code import SCRATCH
+from pipeline.errors import ArtifactError, RollbookError, TrackingError
+from pipeline.process import exclusive
+
+if TYPE_CHECKING:
+    from mlflow.tracing.client import TracingClient
+    from mlflow.tracking import MlflowClient
+
+FOLDER = "mlflow"
+REPLACED = "replaced"
+"""Folder, beside the store, that holds what the last `rollbook track --rebuild` replaced."""
+DESCRIPTION = (
+    "Post-training runs of one Rollbook project, written from its `artifacts/` folder. A run named after a recipe is a "
+    "chain of policies, its curves go by iteration; the runs inside it are its iterations."
+)
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open store.
+
+    Attributes:
+        client: of runs, models and artifacts.
+        traces: of spans and assessments.
+        experiment_id: where this project's runs are.
+        line: which working copy writes: `workspace`, or the name of a DVC experiment that runs elsewhere.
+    """
+
+    client: MlflowClient
+    traces: TracingClient
+    experiment_id: str
+    line: str
+
+
+def project_root() -> Path:
+    """The main project: what DVC says, else the nearest folder upwards that DVC knows, else the current one."""
+    if root := os.environ.get("DVC_ROOT"):
+        return Path(root).resolve()
+    here = Path.cwd().resolve()
+    return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
+
+
+def tracking_uri() -> str:
+    """Address of the store."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_database()}"
+
+
+def artifact_folder() -> Path:
+    """Where the default store keeps files."""
+    return project_root() / FOLDER / "artifacts"
+
+
+def is_default() -> bool:
+    """Whether the store is the project's own."""
+    return not os.environ.get("MLFLOW_TRACKING_URI")
+
+
+@contextlib.contextmanager
+def opened(experiment: str) -> Iterator[Store]:
+    """Opens the store, makes it and the experiment if need be, and keeps other writers of this machine out.
+
+    Two processes that create a SQLite store at once break each other, hence the lock.
+
+    Raises:
+        TrackingError: if the store is away, busy or refuses.
+    """
+    with _reported(), _lock():
+        if is_default():
+            artifact_folder().mkdir(parents=True, exist_ok=True)
+        yield _connected(experiment)
+
+
+def set_aside() -> Path:
+    """Moves the default store out of the way, over the one that was moved before. Returns where it is now."""
+    with _reported(), _lock():
+        place = project_root() / FOLDER / REPLACED
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for item in sorted((project_root() / FOLDER).iterdir()):
+            if item.name != REPLACED:
+                item.rename(place / item.name)
+        return place
+
+
+def _connected(experiment: str) -> Store:
+    from mlflow.tracing.client import TracingClient
+    from mlflow.tracking import MlflowClient
+
+    uri = tracking_uri()
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    known = client.get_experiment_by_name(experiment)
+    if known is None:
+        location = str(artifact_folder()) if is_default() else None
+        tags = {
+            "mlflow.note.content": DESCRIPTION,
+            "mlflow.experimentKind": "custom_model_development",
+        }
+        identity = client.create_experiment(experiment, artifact_location=location, tags=tags)
+    elif known.lifecycle_stage != "active":
+        raise TrackingError(
+            f"tracking.experiment: {experiment!r} was deleted in MLflow",
+            "restore it there, or give tracking.experiment another name",
+        )
+    else:
+        identity = known.experiment_id
+    return Store(client, TracingClient(uri), identity, _line())
+
+
+def _line() -> str:
+    """The name of a DVC experiment that runs outside the main project, else `workspace`."""
+    elsewhere = Path.cwd().resolve() != project_root()
+    return os.environ.get("DVC_EXP_NAME", Path.cwd().name) if elsewhere else "workspace"
+
+
+def _database() -> Path:
+    return project_root() / FOLDER / "mlflow.db"
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            file = project_root() / SCRATCH / "locks" / "mlflow.lock"
+            held.enter_context(exclusive(file, "writing to MLflow"))
+        except ArtifactError as error:
+            raise TrackingError(error.message, error.hint) from None
+        yield
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """Turns whatever MLflow, its database or its HTTP client raises into one error that names the store."""
+    try:
+        yield
+    except RollbookError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise TrackingError(
+            f"MLflow store {tracking_uri()}: {reason}",
+            "once it is there, `rollbook track` sends what it lacks",
+        ) from error

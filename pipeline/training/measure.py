@@ -1,0 +1,61 @@
+"""Log-probs of stored rollouts under a frozen policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pipeline.tokens import Ragged, off_grid, token_batch
+from pipeline.training.batches import micro_batches
+from pipeline.training.logprobs import completion_logprobs
+from pipeline.training.rows import Rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from pipeline.config import UpdatePolicy
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Per completion token, nats: log-prob under the policy, and entropy of its distribution."""
+
+    logprobs: Ragged
+    entropies: Ragged
+
+
+@torch.inference_mode()
+def measure(
+    model: PreTrainedModel,
+    rows: Rows,
+    update: UpdatePolicy,
+    temperature: float,
+    on_rows: Callable[[int, int], None],
+) -> Measured:
+    """Runs a policy over all rows, in the update's own precision and micro-batch size.
+
+    Args:
+        model: in evaluation mode.
+        rows: of the iteration; rows without tokens get empty lists.
+        update: settings of the recipe.
+        temperature: the rollouts were sampled with.
+        on_rows: called with (rows, tokens) done since the last call.
+    """
+    completions = rows.completions
+    logprobs = np.zeros(len(completions.values), np.float32)
+    entropies = np.zeros_like(logprobs)
+    device = next(model.parameters()).device
+    index = np.flatnonzero(completions.lengths)
+    on_rows(len(rows) - len(index), 0)
+    for part in micro_batches(index, rows.lengths, update.micro_batch_tokens):
+        batch = token_batch(rows.prompts.rows(part), completions.rows(part), device)
+        policy = completion_logprobs(model, batch, temperature, update.precision)
+        places = completions.places(part)
+        logprobs[places] = off_grid(policy.logprobs, batch.completion_mask)
+        entropies[places] = off_grid(policy.entropies, batch.completion_mask)
+        on_rows(len(part), len(places))
+    return Measured(Ragged(logprobs, completions.lengths), Ragged(entropies, completions.lengths))

@@ -1,0 +1,163 @@
+"""AdamW whose state is an artifact: moments and master weights as safetensors, counters as JSON, resumed bit by bit.
+
+optimizers/<key>/state.json             {"optimizer_step": steps taken along the chain}
+optimizers/<key>/moments.safetensors    exp_avg/<parameter>, exp_avg_sq/<parameter>, float32; absent before a first step
+optimizers/<key>/masters.safetensors    <parameter>, float32; only where the policy itself is stored with fewer bits
+
+torch is imported where it is used: `init_policy` writes the state of a fresh chain without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.artifacts import FolderWriter
+from pipeline.errors import ArtifactError, TrainingError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pipeline.config import UpdatePolicy
+
+STATE_FILE = "state.json"
+MOMENTS_FILE = "moments.safetensors"
+MASTERS_FILE = "masters.safetensors"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an optimizer folder holds.
+
+    Attributes:
+        optimizer_step: steps taken along the chain of iterations.
+        moments: by `exp_avg/<parameter>` and `exp_avg_sq/<parameter>`; empty before the first step.
+        masters: float32 weights by parameter, where the policy is stored with fewer bits.
+    """
+
+    optimizer_step: int = 0
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
+    masters: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def empty_optimizer_state() -> FolderWriter:
+    """Fills `optimizers/i0000`: no step taken yet."""
+    return optimizer_state_writer(OptimizerState())
+
+
+def optimizer_state_writer(state: OptimizerState) -> FolderWriter:
+    """Fills an optimizer folder with a state; the same state gives the same bytes."""
+
+    def write(folder: Path) -> None:
+        counters = json.dumps({"optimizer_step": state.optimizer_step}, sort_keys=True)
+        (folder / STATE_FILE).write_text(counters + "\n", encoding="utf-8")
+        tensors = {MOMENTS_FILE: state.moments, MASTERS_FILE: state.masters}
+        for name, content in tensors.items():
+            if content:
+                from safetensors.torch import save_file
+
+                save_file(
+                    {key: value.contiguous() for key, value in content.items()}, folder / name
+                )
+
+    return write
+
+
+def read_optimizer_state(folder: Path) -> OptimizerState:
+    """Reads what `optimizer_state_writer` wrote.
+
+    Raises:
+        ArtifactError: if the folder is no optimizer state.
+    """
+    try:
+        step = int(json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["optimizer_step"])
+        moments, masters = (_read_tensors(folder / name) for name in (MOMENTS_FILE, MASTERS_FILE))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{folder}: is not an optimizer state: {error}") from error
+    return OptimizerState(step, moments, masters)
+
+
+def learning_rate_at(settings: UpdatePolicy, optimizer_step: int) -> float:
+    """Learning rate of the n-th optimizer step of the chain: linear up to `warmup_steps`, then constant.
+
+    Steps are counted from 1, so the first one already moves (Hugging Face's schedule starts with one step at 0).
+    """
+    warmth = optimizer_step / settings.warmup_steps if settings.warmup_steps else 1.0
+    return settings.learning_rate * min(1.0, warmth)
+
+
+def make_optimizer(
+    parameters: Mapping[str, torch.nn.Parameter], settings: UpdatePolicy, state: OptimizerState
+) -> torch.optim.AdamW:
+    """AdamW over named parameters, with the moments of `state`.
+
+    Weight decay leaves out biases and norms, as Hugging Face's trainer does: all parameters of one dimension.
+
+    Raises:
+        TrainingError: if the state belongs to another model.
+    """
+    import torch
+
+    refuse_other_model(state, parameters)
+    matrices = [value for value in parameters.values() if value.ndim >= 2]
+    vectors = [value for value in parameters.values() if value.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": matrices, "weight_decay": settings.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ],
+        lr=settings.learning_rate,
+        betas=settings.adam_betas,
+        eps=settings.adam_epsilon,
+    )
+    if state.moments:
+        for name, parameter in parameters.items():
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(state.optimizer_step)),
+                **{m: state.moments[f"{m}/{name}"].to(parameter.device) for m in MOMENTS},
+            }
+    return optimizer
+
+
+def moments_of(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+) -> dict[str, Tensor]:
+    """The optimizer's moments by `<moment>/<parameter>`, on the CPU."""
+    return {
+        f"{moment}/{name}": optimizer.state[parameter][moment].cpu()
+        for name, parameter in parameters.items()
+        for moment in MOMENTS
+        if parameter in optimizer.state
+    }
+
+
+def refuse_other_model(state: OptimizerState, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Raises TrainingError unless moments and masters have exactly the model's names and shapes."""
+    shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+    moments = {f"{moment}/{name}": shape for name, shape in shapes.items() for moment in MOMENTS}
+    for stored, expected in ((state.moments, moments), (state.masters, shapes)):
+        found = {name: tuple(value.shape) for name, value in stored.items()}
+        if found and found != expected:
+            name = min(key for key in {*found, *expected} if found.get(key) != expected.get(key))
+            raise TrainingError(
+                "the optimizer state belongs to another model: "
+                f"{name} is {found.get(name, 'missing')}, the policy has {expected.get(name, 'none')}",
+                "start a new chain from this policy, or give the optimizer state that was written with it",
+            )
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    if not file.exists():
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{file.name}: {error}") from error

@@ -1,0 +1,162 @@
+"""What was measured and what an update did, as tables and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.artifacts import schema_of
+from pipeline.tokens import Ragged
+
+if TYPE_CHECKING:
+    from pipeline.training.loop import StepRecord, UpdateRecord
+    from pipeline.training.measure import Measured
+    from pipeline.training.rows import Rows, TrainingRows
+
+IDS = ("rollout_id", "group_id", "prompt_id", "iteration")
+NOT_KEPT, NO_TOKENS, NO_SIGNAL = "not kept", "no tokens to train on", "advantage is 0"
+LAST, LOWEST, HIGHEST = ("learning_rate",), ("ratio/min",), ("ratio/max",)
+"""Metrics whose value over an iteration is that of the last step, the lowest or the highest; of all others the mean."""
+
+
+def logprobs_table(
+    rollouts: pa.Table, old: Measured | None, reference: Measured | None
+) -> pa.Table:
+    """One row per rollout. Columns that were not measured are null.
+
+    Args:
+        rollouts: the iteration's rollouts table.
+        old: under the policy before the update.
+        reference: under the reference policy.
+    """
+    columns: dict[str, Any] = {name: rollouts[name] for name in IDS}
+    nothing, everywhere = pa.nulls(rollouts.num_rows), np.ones(rollouts.num_rows, bool)
+    for name, lists in {
+        "old_logprobs": None if old is None else old.logprobs,
+        "ref_logprobs": None if reference is None else reference.logprobs,
+        "values": None,
+        "entropies": None if old is None else old.entropies,
+    }.items():
+        columns[name] = nothing if lists is None else lists_where(lists, everywhere)
+    return schema_of("logprobs").build(columns)
+
+
+def sampling_metrics(rows: Rows, old: Measured | None) -> dict[str, float]:
+    """How far the trainer's log-probs are from those the engine reported, and the entropy, over trained-on tokens."""
+    if old is None:
+        return {}
+    mask = rows.loss_mask.values
+    difference = np.abs(old.logprobs.values - rows.sampling_logprobs.values)[mask]
+    entropies = old.entropies.values[mask]
+    return {
+        "sampling/sampling_logp_difference/mean": _mean(difference),
+        "sampling/sampling_logp_difference/max": float(difference.max(initial=0)),
+        "entropy": _mean(entropies),
+    }
+
+
+def updates_table(rollouts: pa.Table, rows: TrainingRows, record: UpdateRecord) -> pa.Table:
+    """One row per rollout; numbers are null where the rollout was not trained on."""
+    numbers, trained = record.numbers, record.computed
+    nothing = np.full(len(rows), np.nan)
+
+    def number(values: NDArray[np.float64]) -> pa.Array:
+        return pa.array(values, mask=~trained)
+
+    def mean(name: str) -> NDArray[np.float64]:
+        return numbers.get(name, nothing) / numbers.get("tokens", nothing)
+
+    absolute = np.nan_to_num(numbers.get("absolute_loss", nothing))
+    reason = np.select(
+        [trained, ~rows.kept, rows.trained_tokens == 0], ["", NOT_KEPT, NO_TOKENS], NO_SIGNAL
+    )
+    return schema_of("updates").build(
+        {
+            **{name: rollouts[name] for name in IDS},
+            "trained": trained,
+            "reason": pa.array(reason, pa.string(), mask=trained),
+            "policy_logprobs": lists_where(record.policy_logprobs, trained),
+            "ratio_mean": number(mean("ratio")),
+            "ratio_min": number(numbers.get("ratio_min", nothing)),
+            "ratio_max": number(numbers.get("ratio_max", nothing)),
+            "clipped_fraction": number(mean("clipped_low") + mean("clipped_high")),
+            "kl": number(mean("kl")) if "kl" in numbers else pa.nulls(len(rows), pa.float64()),
+            "loss_share": number(absolute / max(absolute.sum(), np.finfo(float).tiny)),
+        }
+    )
+
+
+def optimizer_steps_table(iteration: str, steps: list[StepRecord]) -> pa.Table:
+    """One row per optimizer step."""
+    columns = {
+        "clip_low": "clip_ratio/low_mean",
+        "clip_high": "clip_ratio/high_mean",
+        "ratio_min": "ratio/min",
+        "ratio_mean": "ratio/mean",
+        "ratio_max": "ratio/max",
+        "entropy": "entropy",
+    }
+    plain = ("epoch", "optimizer_step", "loss", "grad_norm", "learning_rate", "tokens", "rows")
+    return schema_of("optimizer_steps").build(
+        {
+            "iteration": [iteration] * len(steps),
+            **{name: [getattr(step, name) for step in steps] for name in (*plain, "rows_skipped")},
+            **{
+                column: pa.array(
+                    [step.metrics[name] for step in steps], pa.float64(), from_pandas=True
+                )
+                for column, name in columns.items()
+            },
+            "kl": pa.array(
+                [step.metrics.get("kl") for step in steps], pa.float64(), from_pandas=True
+            ),
+        }
+    )
+
+
+def update_metrics(steps: list[StepRecord], rows: TrainingRows) -> dict[str, float]:
+    """Metrics of the iteration; NaN where no step has a number."""
+    per_step: dict[str, list[float]] = {}
+    for step in steps:
+        own = {
+            "loss": step.loss,
+            "grad_norm": step.grad_norm,
+            "learning_rate": step.learning_rate,
+            "frac_rows_skipped": step.rows_skipped / step.rows,
+        }
+        for name, value in {**own, **step.metrics}.items():
+            per_step.setdefault(name, []).append(value)
+    return {
+        **{name: _over_steps(name, np.array(values)) for name, values in per_step.items()},
+        "optimizer_step": steps[-1].optimizer_step,
+        "num_tokens": sum(step.tokens for step in steps),
+        "frac_rows_not_kept": float(1 - rows.kept.mean()),
+    }
+
+
+def lists_where(lists: Ragged, valid: NDArray[np.bool_]) -> pa.Array:
+    """A list column with the lists where `valid`, null elsewhere."""
+    shown = lists.rows(np.flatnonzero(valid))
+    lengths = np.where(valid, lists.lengths, 0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(shown.values), mask=pa.array(~valid)
+    )
+
+
+def _over_steps(name: str, values: NDArray[Any]) -> float:
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return float("nan")
+    if name in LAST:
+        return float(values[-1])
+    if name in LOWEST:
+        return float(values.min())
+    return float(values.max() if name in HIGHEST else values.mean())
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean(dtype=np.float64)) if len(values) else float("nan")

@@ -1,0 +1,90 @@
+"""Generates a group of completions per prompt with the policy before the update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.artifacts import schema_of
+from pipeline.config import GenerateRollouts, PromptFormat
+from pipeline.engines.base import Completion, GenerationRequest
+from pipeline.generation import completion_columns, completion_metrics
+from pipeline.ids import rollout_id_of, seed_of
+from pipeline.plan import From, StageSettings
+from pipeline.prompting import PromptRenderer
+from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+
+
+class Settings(StageSettings):
+    """Engine, group size and sampling of the recipe."""
+
+    seed: Annotated[int, From("seed")]
+    generate: Annotated[GenerateRollouts, From("recipe.generate_rollouts")]
+
+
+def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
+    """Rollouts table, groups in the order of the prompts.
+
+    Raises:
+        PolicyError: if the policy cannot be loaded, or a prompt does not fit into its context.
+    """
+    generate, prompts, policy = (
+        settings.generate,
+        inputs.tables["prompts"],
+        inputs.folders["policies"],
+    )
+    rows = [
+        (prompt, sample)
+        for prompt in prompts.select(["group_id", "prompt_id", "prompt_token_ids"]).to_pylist()
+        for sample in range(generate.group_size)
+    ]
+    seeds = [seed_of(settings.seed, context.key, p["prompt_id"], sample) for p, sample in rows]
+    requests = [
+        GenerationRequest(prompt["prompt_token_ids"], seed)
+        for (prompt, _), seed in zip(rows, seeds, strict=True)
+    ]
+    with context.progress(len(requests), "rollouts", "tokens") as bar:
+        completions = generate.engine.generate(
+            policy, requests, generate, context.runtime, bar.update
+        )
+    columns = {
+        "rollout_id": [rollout_id_of(prompt["group_id"], sample) for prompt, sample in rows],
+        "group_id": [prompt["group_id"] for prompt, _ in rows],
+        "prompt_id": [prompt["prompt_id"] for prompt, _ in rows],
+        "iteration": [context.key] * len(rows),
+        "sample_index": [sample for _, sample in rows],
+        "seed": seeds,
+        **completion_columns(completions, PromptRenderer(policy, PromptFormat())),
+        "policy_digest": [inputs.digest("policies")] * len(rows),
+    }
+    table = schema_of("rollouts").build(columns)
+    return Outputs(
+        tables={"rollouts": table},
+        metrics={**completion_metrics(completions), **_diversity(table, completions)},
+    )
+
+
+def _diversity(table: pa.Table, completions: Sequence[Completion]) -> dict[str, float]:
+    """Mean log-prob of the sampled tokens, and the share of different completions within groups."""
+    logprobs = np.concatenate([np.array(completion.logprobs) for completion in completions])
+    answers = [tuple(completion.token_ids) for completion in completions]
+    different = len(set(zip(table["group_id"].to_pylist(), answers, strict=True)))
+    return {
+        "sampling/logprob/mean": float(logprobs.mean()) if len(logprobs) else float("nan"),
+        "completions/distinct_share": different / max(len(completions), 1),
+    }
+
+
+STAGE = Stage(
+    name="generate_rollouts",
+    settings=Settings,
+    run=generate_rollouts,
+    inputs=(Input("prompts"), Input("policies", key="previous")),
+    outputs=(Output("rollouts"),),
+)
+
+if __name__ == "__main__":
+    STAGE.main()

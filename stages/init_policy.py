@@ -1,0 +1,47 @@
+"""Makes the base policy, iteration i0000, and an optimizer state of no steps."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pipeline.config import Policy
+from pipeline.plan import From, StageSettings
+from pipeline.policies.base import WarmStartExample
+from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.training.optimizer import empty_optimizer_state
+
+
+class Settings(StageSettings):
+    """How the base policy comes to be."""
+
+    seed: Annotated[int, From("seed")]
+    policy: Annotated[Policy, From("policy")]
+
+
+def init_policy(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
+    """The base policy's folder, and facts about it as metrics.
+
+    Only training prompts are handed to a policy that warms up: evaluation prompts stay unseen.
+
+    Raises:
+        PolicyError: if the model cannot be had.
+    """
+    columns = inputs.tables["data"].select(["messages", "reference_answer"]).to_pylist()
+    examples = [WarmStartExample(row["messages"], row["reference_answer"]) for row in columns]
+    created = settings.policy.base.create(examples, settings.seed, context.runtime)
+    return Outputs(
+        folders={"policies": created.write, "optimizers": empty_optimizer_state()},
+        metrics=created.facts,
+    )
+
+
+STAGE = Stage(
+    name="init_policy",
+    settings=Settings,
+    run=init_policy,
+    inputs=(Input("data", key="train"),),
+    outputs=(Output("policies"), Output("optimizers")),
+)
+
+if __name__ == "__main__":
+    STAGE.main()

@@ -1,0 +1,53 @@
+"""Shows a finished iteration in MLflow, and whatever else of this project MLflow still lacks.
+
+Has no outputs, so DVC never restores it instead of running it. A store that is away is a warning: training does
+not wait for a tracker, and the next iteration sends what this one could not.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from pipeline import lock_guard
+from pipeline.errors import ConfigError, Problem, TrackingError, nearest
+from pipeline.params import read_params
+from pipeline.process import die_with_parent, run_program
+
+
+def track_iteration(key: str) -> None:
+    """Brings MLflow up to date.
+
+    Raises:
+        ConfigError: if there is no such iteration.
+    """
+    from pipeline.tracking.sync import bring_up_to_date
+
+    lock_guard.remember()
+    params = read_params()
+    if key not in params.iterations:
+        hint = nearest(key, params.iterations)
+        raise ConfigError([Problem(f"iterations.{key}", f"there is no such iteration; {hint}")])
+    started = time.perf_counter()
+    try:
+        sent = bring_up_to_date(params)
+    except TrackingError as error:
+        print(f"track_iteration@{key}: warning: not tracked: {error}", file=sys.stderr)
+        return
+    seconds = time.perf_counter() - started
+    print(f"track_iteration@{key}: sent {', '.join(sent) or 'nothing new'} in {seconds:.1f} s")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program: `python -m stages.track_iteration --iteration i0001`."""
+    parser = argparse.ArgumentParser(prog="stages.track_iteration", description=__doc__)
+    parser.add_argument("--iteration", required=True, help="iteration key, such as i0001")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of expected errors")
+    options = parser.parse_args(arguments)
+    die_with_parent()
+    label = f"track_iteration@{options.iteration}"
+    sys.exit(run_program(lambda: track_iteration(options.iteration), label, options.debug))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The gradient steps of an iteration: from rollouts and their advantages to the next policy.
+
+Reads the policy and the optimizer state of the predecessor; writes the next ones, what the update did with every
+rollout, and one row per optimizer step.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pipeline.config import UpdatePolicy
+from pipeline.errors import TrainingError
+from pipeline.plan import From, StageSettings
+from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+
+
+class Settings(StageSettings):
+    seed: Annotated[int, From("seed")]
+    update: Annotated[UpdatePolicy, From("recipe.update_policy")]
+    temperature: Annotated[float, From("recipe.generate_rollouts.temperature")]
+    max_completion_tokens: Annotated[int, From("recipe.generate_rollouts.max_completion_tokens")]
+
+
+def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
+    """Trains the previous policy on the iteration's rollouts.
+
+    Raises:
+        TrainingError: if the tables do not belong to this policy or to each other, or a number is not finite.
+        PolicyError: if the policy cannot be loaded.
+    """
+    from pipeline.policies.loading import prepare_torch, stored_dtype
+    from pipeline.training import tables
+    from pipeline.training.checkpoint import load_for_training, masters_of, policy_writer
+    from pipeline.training.loop import LoopSettings, PolicyUpdate
+    from pipeline.training.optimizer import (
+        OptimizerState,
+        optimizer_state_writer,
+        read_optimizer_state,
+    )
+    from pipeline.training.rows import training_rows
+
+    device = prepare_torch(context.runtime)
+    update, previous = settings.update, inputs.folders["policies"]
+    rows = training_rows(inputs.tables, update, inputs.digest("policies"))
+    _check_groups(rows.kept_groups, update, context)
+    state = read_optimizer_state(inputs.folders["optimizers"])
+    model = load_for_training(previous, state.masters, update, device)
+    loop = LoopSettings(
+        update, settings.temperature, settings.max_completion_tokens, settings.seed, context.key
+    )
+    total = update.epochs * int(rows.kept.sum())
+    with context.progress(total, "rollouts", "tokens") as bar:
+        record = PolicyUpdate(model, rows, loop, state).run(
+            lambda step: bar.update(step.rows, step.tokens)
+        )
+    stored = stored_dtype(previous)
+    masters = masters_of(dict(model.named_parameters()), stored)
+    state_after = OptimizerState(record.steps[-1].optimizer_step, record.moments, masters)
+    return Outputs(
+        tables={
+            "updates": tables.updates_table(inputs.tables["rollouts"], rows, record),
+            "optimizer_steps": tables.optimizer_steps_table(context.key, record.steps),
+        },
+        folders={
+            "policies": policy_writer(model, previous, stored),
+            "optimizers": optimizer_state_writer(state_after),
+        },
+        metrics=tables.update_metrics(record.steps, rows),
+    )
+
+
+def _check_groups(kept_groups: int, update: UpdatePolicy, context: Context) -> None:
+    if not kept_groups:
+        raise TrainingError(
+            f"{context.key}: no rollout is kept, so there is nothing to train on",
+            "look at the column `kept` of the advantages table",
+        )
+    if kept_groups < update.optimizer_steps:
+        context.warn(
+            f"{kept_groups} groups make {kept_groups} optimizer steps, not {update.optimizer_steps}: groups stay whole"
+        )
+
+
+STAGE = Stage(
+    name="update_policy",
+    settings=Settings,
+    run=update_policy,
+    inputs=(
+        Input("prompts"),
+        Input("rollouts"),
+        Input("logprobs"),
+        Input("advantages"),
+        Input("policies", key="previous"),
+        Input("optimizers", key="previous"),
+    ),
+    outputs=(
+        Output("policies"),
+        Output("optimizers"),
+        Output("updates"),
+        Output("optimizer_steps"),
+    ),
+)
+
+if __name__ == "__main__":
+    STAGE.main()

@@ -1,0 +1,1 @@
+"""Measurements. `python -m tests.benchmarks` (make bench) runs them all and writes reports/benchmarks.md."""

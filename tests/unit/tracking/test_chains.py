@@ -1,0 +1,65 @@
+from pathlib import Path
+
+from pipeline.artifacts import path_of
+from pipeline.tracking.chains import merged, read_chains
+from tests.unit.tracking.project import Project
+
+
+def keys(project: Project) -> list[list[str]]:
+    return [list(chain.contents) for chain in read_chains(project.params)]
+
+
+def test_a_chain_holds_what_is_finished() -> None:
+    project = Project(3)
+    assert keys(project) == []
+    assert keys(project.finish()) == [[]]
+    assert keys(project.finish("i0001", "i0002")) == [["i0001", "i0002"]]
+
+
+def test_an_iteration_counts_when_all_its_stages_are_finished(finished: Project) -> None:
+    path_of("metrics/evaluate_policy", "i0002").unlink()
+    assert keys(finished) == [["i0001"]]
+
+
+def test_settings_that_changed_since_make_a_step_stale(finished: Project) -> None:
+    finished.change("evaluate_policy", "i0003")
+    assert keys(finished) == [["i0001", "i0002"]]
+
+
+def test_inputs_that_changed_since_make_a_step_stale(finished: Project) -> None:
+    """i0002 ran again and came out differently: what lies on disk for i0003 belongs to the old chain."""
+    finished.change("generate_rollouts", "i0002")
+    finished.finish("i0002")
+    assert keys(finished) == [["i0001", "i0002"]]
+
+
+def test_a_step_that_came_out_as_before_leaves_the_chain_whole(finished: Project) -> None:
+    before = keys(finished)
+    finished.run("score_rollouts", "i0002")
+    assert keys(finished) == before
+
+
+def test_content_changes_with_tables_and_metrics_but_not_with_times(finished: Project) -> None:
+    content = dict(read_chains(finished.params)[0].contents)
+    info = path_of("run_info/update_policy", "i0003")
+    info.write_text(info.read_text().replace('"total": 1.0', '"total": 7.0'))
+    assert read_chains(finished.params)[0].contents == content
+    finished.run("update_policy", "i0003", metrics={"loss": 0.25})
+    changed = read_chains(finished.params)[0].contents
+    assert {key for key in content if content[key] != changed[key]} == {"i0003"}
+
+
+def test_branches_are_chains_of_their_own(finished: Project) -> None:
+    finished.configure({"i0001": "i0000", "i0002": "i0001", "strict0002": "i0001"})
+    finished.finish("strict0002")
+    assert keys(finished) == [["i0001", "i0002"], ["i0001", "strict0002"]]
+
+
+def test_without_a_plan_inputs_alone_decide(finished: Project) -> None:
+    Path("artifacts/plan.json").unlink()
+    assert keys(finished) == [["i0001", "i0002", "i0003"]]
+
+
+def test_a_name_used_twice_gets_its_stage() -> None:
+    metrics = merged({"one": {"rows": 1.0, "loss": 2.0}, "two": {"rows": 3.0}})
+    assert metrics == {"one/rows": 1.0, "loss": 2.0, "two/rows": 3.0}

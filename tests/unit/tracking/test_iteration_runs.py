@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipeline.artifacts import path_of, read_facts
+from pipeline.tracking.sync import bring_up_to_date
+from tests.unit.tracking.conftest import Shown
+from tests.unit.tracking.project import Project
+
+LOCK = """\
+schema: '2.0'
+stages:
+  generate_rollouts@i0002:
+    outs:
+    - path: artifacts/rollouts/i0002.parquet
+      md5: 11111111111111111111111111111111
+"""
+
+
+@pytest.fixture
+def shown(finished: Project) -> Shown:
+    Path("dvc.lock").write_text(LOCK)
+    bring_up_to_date(finished.params)
+    return Shown()
+
+
+def test_settings_are_parameters_under_the_names_of_params_yaml(shown: Shown) -> None:
+    params = shown.iterations["i0002"][0].data.params
+    assert params["update_policy.loss.name"] == "dapo"
+    assert params["update_policy.learning_rate"] == "0.0005"
+    assert params["generate_rollouts.group_size"] == "8"
+    assert params["score_rollouts.rewards.0.name"] == "numeric_answer"
+    assert params["evaluate_policy.samples"] == "4"
+    assert params["seed"] == "0"
+    assert not [name for name, value in params.items() if value == "null"]
+
+
+def test_the_chain_also_names_data_and_base_policy(shown: Shown) -> None:
+    params = shown.chains[0].data.params
+    assert params["data.train.0.name"] == "arithmetic"
+    assert params["policy.base.name"] == "tiny"
+    assert params["update_policy.loss.name"] == "dapo"
+
+
+def test_tags_say_where_it_comes_from(shown: Shown) -> None:
+    tags = shown.iterations["i0002"][0].data.tags
+    assert tags["commit"] == tags["mlflow.source.git.commit"] == "c0ffee"
+    assert (tags["dirty"], tags["version.torch"]) == ("true", "2.13.0")
+    assert tags["policy_digest.in"] == read_facts(path_of("policies", "i0001")).content_hash
+    assert tags["policy_digest.out"] == read_facts(path_of("policies", "i0002")).content_hash
+    assert tags["md5.rollouts"] == "1" * 32
+
+
+def test_every_artifact_is_an_input_with_its_md5(shown: Shown) -> None:
+    inputs = {
+        item.dataset.name: item for item in shown.iterations["i0002"][0].inputs.dataset_inputs
+    }
+    assert set(inputs) == {
+        *(f"{kind}/i0002" for kind in ("prompts", "rollouts", "scores", "logprobs", "advantages")),
+        *(f"{kind}/i0002" for kind in ("updates", "optimizer_steps", "evaluations")),
+        *(f"{kind}/{key}" for kind in ("policies", "optimizers") for key in ("i0001", "i0002")),
+        *("policies/i0000", "data/train", "data/evaluation"),
+    }
+    rollouts = inputs["rollouts/i0002"]
+    assert rollouts.dataset.digest == "1" * 32
+    assert json.loads(rollouts.dataset.source) == {"uri": "artifacts/rollouts/i0002.parquet"}
+    assert json.loads(rollouts.dataset.profile) == {"num_rows": 6}
+    assert rollouts.tags[0].value == "made"
+    assert inputs["policies/i0001"].tags[0].value == "read"
+    # not in dvc.lock yet: the content hash stands in
+    prompts = read_facts(path_of("prompts", "i0002")).content_hash
+    assert inputs["prompts/i0002"].dataset.digest == prompts[:32]
+
+
+def test_the_policy_is_a_model_outside_mlflow(shown: Shown) -> None:
+    models = shown.client.search_logged_models([shown.experiment_id])
+    [model] = [model for model in models if model.name == "policy-i0002"]
+    assert model.tags["path"] == "artifacts/policies/i0002"
+    assert model.tags["digest"] == read_facts(path_of("policies", "i0002")).content_hash
+    assert model.tags["mlflow.model.isExternal"] == "true"
+    run = shown.iterations["i0002"][0]
+    assert model.source_run_id == run.info.run_id
+    assert [(out.model_id, out.step) for out in run.outputs.model_outputs] == [(model.model_id, 2)]
+    assert {metric.key for metric in model.metrics or []} >= {"eval/heldout/mean_at_4"}
+    assert not list(Path("mlflow").rglob("weights.txt"))
+
+
+def test_the_group_table_holds_rollouts_with_their_rewards(shown: Shown) -> None:
+    run = shown.iterations["i0002"][0]
+    [file] = shown.client.list_artifacts(run.info.run_id, "groups")
+    assert file.path == "groups/i0002.parquet"
+    frame = pl.read_parquet(shown.client.download_artifacts(run.info.run_id, file.path))
+    assert frame["reward"].to_list() == [1, 0, 1, 1, 0, 1]
+    assert frame["advantage"].to_list() == [0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
+    assert frame["length_tokens"].to_list() == [2] * 6
+    assert frame["prompt"][0] == "1+2="
+    assert not [name for name, dtype in frame.schema.items() if dtype.is_nested()]
+
+
+def test_the_update_has_curves_by_optimizer_step(shown: Shown) -> None:
+    run = shown.iterations["i0002"][0]
+    assert shown.curve(run, "optimizer_steps/loss") == {3: 0.3, 4: 0.4}
+
+
+def test_costs_are_shown_beside_the_results(shown: Shown) -> None:
+    metrics = shown.iterations["i0002"][0].data.metrics
+    assert metrics["seconds/update_policy"] == 1.0
+    assert metrics["peak_memory_mb/update_policy"] == 100.0
+    assert metrics["tokens_per_second/generate_rollouts"] == 50.0

@@ -1,0 +1,301 @@
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts import path_of
+from pipeline.errors import TrackingError
+from pipeline.tracking.store import FOLDER, REPLACED
+from pipeline.tracking.sync import bring_up_to_date, start_anew
+from tests.unit.tracking.conftest import Shown
+from tests.unit.tracking.project import Project
+
+MEAN = "eval/heldout/mean_at_4"
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_run_per_chain_and_one_per_iteration(finished: Project) -> None:
+    assert bring_up_to_date(finished.params) == ["i0001", "i0002", "i0003"]
+    shown = Shown()
+    [chain] = shown.chains
+    assert list(shown.iterations) == ["i0001", "i0002", "i0003"]
+    parents = {runs[0].data.tags["mlflow.parentRunId"] for runs in shown.iterations.values()}
+    assert parents == {chain.info.run_id}
+    # the base policy is step 0; 0.3 and 0.1 more per iteration
+    assert shown.curve(chain, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5, 3: 0.6})
+    assert shown.curve(chain, "reward") == pytest.approx({1: 0.45, 2: 0.55, 3: 0.65})
+
+
+def test_times_are_those_of_the_artifacts(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    shown = Shown()
+    # iteration 2: the first stage ended at 00:02:02 after a second, the last at 00:02:08
+    start = 1767225600_000 + 2 * 60_000
+    run = shown.iterations["i0002"][0]
+    assert (run.info.start_time, run.info.end_time) == (start + 1_000, start + 8_000)
+    assert shown.chains[0].info.end_time == start + 60_000 + 8_000
+    assert {run.info.status for run in shown.runs} == {"FINISHED"}
+
+
+def test_sending_twice_changes_nothing(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    before = {run.info.run_id: run.to_dictionary() for run in Shown().runs}
+    assert bring_up_to_date(finished.params) == []
+    shown = Shown()
+    assert {run.info.run_id: run.to_dictionary() for run in shown.runs} == before
+    assert len(shown.curve(shown.chains[0], MEAN)) == 4
+
+
+def test_iterations_that_were_missed_are_sent_later() -> None:
+    project = Project(3).finish("i0001")
+    assert bring_up_to_date(project.params) == ["i0001"]
+    project.finish("i0002", "i0003")
+    assert bring_up_to_date(project.params) == ["i0002", "i0003"]
+    shown = Shown()
+    assert len(shown.chains) == 1
+    assert shown.curve(shown.chains[0], MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5, 3: 0.6})
+
+
+def test_a_changed_iteration_forks_the_chain(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    [old] = Shown().chains
+    finished.change("generate_rollouts", "i0002")
+    assert bring_up_to_date(finished.params) == []  # nothing new is finished
+    finished.finish("i0002")
+    assert bring_up_to_date(finished.params) == ["i0002"]
+
+    shown = Shown()
+    [new] = [run for run in shown.chains if run.info.run_id != old.info.run_id]
+    # i0003 on disk is still made from the old i0002 and must not be on the new curve
+    assert shown.curve(new, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5})
+    assert shown.curve(old, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5, 3: 0.6})
+    tags = {run.info.run_id: run.data.tags for run in shown.chains}
+    assert tags[old.info.run_id]["rollbook.superseded"] == new.info.run_id
+    assert "rollbook.superseded" not in tags[new.info.run_id]
+    parent = {
+        run.data.tags["rollbook.content"]: run.data.tags["mlflow.parentRunId"]
+        for runs in shown.iterations.values()
+        for run in runs
+    }
+    assert len(shown.iterations["i0001"]) == 1  # shared, and shown under the chain that is current
+    assert sorted(parent.values()) == sorted([new.info.run_id] * 2 + [old.info.run_id] * 2)
+
+    finished.finish("i0003")
+    assert bring_up_to_date(finished.params) == ["i0003"]
+    assert len(Shown().chains) == 2
+
+
+def test_undoing_a_change_brings_the_old_chain_back(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    [old] = Shown().chains
+    finished.change("generate_rollouts", "i0002")
+    finished.finish("i0002", "i0003")
+    bring_up_to_date(finished.params)
+    finished.change("generate_rollouts", "i0002", "")
+    finished.finish("i0002", "i0003")
+    assert bring_up_to_date(finished.params) == []
+    shown = Shown()
+    superseded = {run.info.run_id: "rollbook.superseded" in run.data.tags for run in shown.chains}
+    assert superseded.pop(old.info.run_id) is False
+    assert list(superseded.values()) == [True]
+    [first] = shown.iterations["i0001"]
+    assert first.data.tags["mlflow.parentRunId"] == old.info.run_id
+
+
+def test_a_change_that_dies_out_shares_what_follows(finished: Project) -> None:
+    """Other scores, the same advantages: i0003 is still what it was, under a chain whose i0002 is another."""
+    bring_up_to_date(finished.params)
+    finished.change("score_rollouts", "i0002")
+    finished.finish("i0002")
+    assert bring_up_to_date(finished.params) == ["i0002"]
+    shown = Shown()
+    assert [len(runs) for runs in shown.iterations.values()] == [1, 2, 1]
+    new = next(run for run in shown.chains if "rollbook.superseded" not in run.data.tags)
+    assert len(shown.curve(new, MEAN)) == 4
+    assert shown.iterations["i0003"][0].data.tags["mlflow.parentRunId"] == new.info.run_id
+
+
+def test_another_evaluation_forks_too(finished: Project) -> None:
+    """The policies are the same, the numbers on the curves are not."""
+    bring_up_to_date(finished.params)
+    finished.change("evaluate_policy", "i0001", "stricter")
+    finished.change("evaluate_policy", "i0002", "stricter")
+    finished.change("evaluate_policy", "i0003", "stricter")
+    finished.run("evaluate_policy", "i0001", {MEAN: 0.2})
+    assert bring_up_to_date(finished.params) == ["i0001"]
+    shown = Shown()
+    new = next(run for run in shown.chains if "rollbook.superseded" not in run.data.tags)
+    assert shown.curve(new, MEAN) == {0: pytest.approx(0.3), 1: 0.2}
+
+
+def test_another_seed_is_another_run_and_supersedes_nothing(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    finished.configure({"i0001": "i0000", "i0002": "i0001", "i0003": "i0002"}, seed=1)
+    finished.change("generate_rollouts", "i0001", "seed 1")
+    finished.finish("i0001", "i0002", "i0003")
+    assert len(bring_up_to_date(finished.params)) == 3
+    chains = Shown().chains
+    assert [run.data.tags["seed"] for run in chains] == ["0", "1"]
+    assert not any("rollbook.superseded" in run.data.tags for run in chains)
+
+
+def test_a_branch_has_its_own_curves_and_shares_its_beginning(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    keys = {"i0001": "i0000", "i0002": "i0001", "i0003": "i0002", "strict0002": "i0001"}
+    finished.configure(keys)
+    finished.finish("strict0002")
+    assert bring_up_to_date(finished.params) == ["strict0002"]
+    shown = Shown()
+    assert [len(runs) for runs in shown.iterations.values()] == [1, 1, 1, 1]
+    main, branch = sorted(shown.chains, key=lambda run: "strict" in run.info.run_name)
+    assert shown.curve(branch, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5})
+    assert len(shown.curve(main, MEAN)) == 4
+    assert not any("rollbook.superseded" in run.data.tags for run in shown.chains)
+
+
+def test_a_run_cut_short_is_sent_again(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    shown = Shown()
+    [cut] = shown.iterations["i0003"]
+    [chain] = shown.chains
+    # as if the process had been killed while it sent i0003
+    shown.client.update_run(cut.info.run_id, status="RUNNING")
+    tags = chain.data.tags["rollbook.chain.0"].rsplit(" ", 1)[0]
+    shown.client.set_tag(chain.info.run_id, "rollbook.chain.0", tags)
+    assert bring_up_to_date(finished.params) == ["i0003"]
+    shown = Shown()
+    [again] = shown.iterations["i0003"]
+    assert again.info.run_id != cut.info.run_id
+    assert again.info.status == "FINISHED"
+    assert len(shown.curve(shown.chains[0], MEAN)) == 4
+    traces = shown.client.search_traces(locations=[shown.experiment_id], include_spans=False)
+    assert len(traces) == 18  # 6 rollouts in each of 3 iterations, those of the removed run gone
+
+
+def test_numbers_that_are_not_finite_are_counted_and_not_sent(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    shown = Shown()
+    run = shown.iterations["i0001"][0]
+    assert "kl" not in run.data.metrics
+    assert run.data.metrics["non_finite"] == 1
+    assert shown.curve(shown.chains[0], "non_finite") == {0: 0, 1: 1, 2: 1, 3: 1}
+
+
+def test_rebuilding_gives_the_same_runs(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    before = _pages(Shown())
+    said = _python("-m", "pipeline.cli.main", "track", "--rebuild")
+    assert "sent i0001, i0002, i0003" in said
+    assert str(Path(FOLDER, REPLACED).resolve()) in said
+    assert Path(FOLDER, REPLACED, "mlflow.db").exists()
+    # this process still holds the store that was moved; another spelling of the path opens the new one
+    again = Shown(uri=f"sqlite:///{Path.cwd()}/./{FOLDER}/mlflow.db")
+    assert _pages(again) == before
+
+
+def test_another_store_is_emptied_run_by_run(
+    finished: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/other.db")
+    shutil.copy(f"{FOLDER}/mlflow.db", "other.db")
+    bring_up_to_date(finished.params)
+    assert start_anew(finished.params) is None
+    shown = Shown()
+    assert shown.runs == []
+    assert shown.client.search_traces(locations=[shown.experiment_id]) == []
+    assert shown.client.search_logged_models([shown.experiment_id]) == []
+    assert len(bring_up_to_date(finished.params)) == 3
+
+
+def _pages(shown: Shown) -> list[tuple[object, ...]]:
+    """What an auditor sees of every run; ids are made anew."""
+    ids = {"mlflow.parentRunId", "mlflow.user"}
+    return [
+        (
+            run.info.run_name,
+            run.info.start_time,
+            run.info.end_time,
+            run.data.metrics,
+            run.data.params,
+            {name: value for name, value in run.data.tags.items() if name not in ids},
+            sorted((item.dataset.name, item.dataset.digest) for item in run.inputs.dataset_inputs),
+        )
+        for run in (*shown.chains, *shown.of_kind("iteration"))
+    ]
+
+
+def test_a_server_that_is_away_is_one_quick_clear_error(
+    finished: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    started = time.monotonic()
+    with pytest.raises(TrackingError, match=r"http://127\.0\.0\.1:9.*"):
+        bring_up_to_date(finished.params)
+    assert time.monotonic() - started < 15
+
+
+def test_an_experiment_elsewhere_writes_into_the_main_project(
+    finished: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up_to_date(finished.params)
+    main = Path.cwd()
+    elsewhere = main / ".dvc" / "tmp" / "exps" / "x"
+    elsewhere.mkdir(parents=True)
+    for item in ("params.yaml", "artifacts"):
+        subprocess.run(["cp", "-r", item, elsewhere], check=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("DVC_ROOT", str(main))
+    monkeypatch.setenv("DVC_EXP_NAME", "puffy-daks")
+    finished.change("update_policy", "i0003", "another rate")
+    finished.finish("i0003")
+    assert bring_up_to_date(finished.params) == ["i0003"]
+    assert not (elsewhere / FOLDER).exists()
+    monkeypatch.chdir(main)
+    shown = Shown()
+    workspace, experiment = sorted(shown.chains, key=lambda run: "puffy" in run.info.run_name)
+    assert experiment.data.tags["dvc.experiment"] == "puffy-daks"
+    assert "rollbook.superseded" not in workspace.data.tags  # both are results, side by side
+    [shared] = shown.iterations["i0001"]
+    assert shared.data.tags["mlflow.parentRunId"] == workspace.info.run_id
+
+
+def test_two_processes_may_create_the_store_at_once(finished: Project) -> None:
+    Path(FOLDER, "mlflow.db").unlink()
+    code = (
+        "from pipeline.params import read_params\n"
+        "from pipeline.tracking.sync import bring_up_to_date\n"
+        "print(*bring_up_to_date(read_params()))\n"
+    )
+    with ThreadPoolExecutor() as pool:
+        said = sorted(pool.map(lambda _: _python("-c", code), range(2)))
+    assert said == ["", "i0001 i0002 i0003"]
+    assert [len(runs) for runs in Shown().iterations.values()] == [1, 1, 1]
+
+
+def _python(*arguments: str) -> str:
+    """What a program printed that ran in this project."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    result = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_nothing_finished_opens_no_store() -> None:
+    project = Project(2)
+    assert bring_up_to_date(project.params) == []
+    project.finish()
+    assert bring_up_to_date(project.params) == []
+    assert not Path(FOLDER, "artifacts").exists()
+
+
+def test_an_iteration_without_its_tables_still_shows_its_numbers(finished: Project) -> None:
+    """Old rollouts may have been pruned from disk."""
+    path_of("rollouts", "i0002").unlink()
+    assert bring_up_to_date(finished.params) == ["i0001", "i0002", "i0003"]

@@ -1,0 +1,165 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.losses.dapo import Dapo
+from pipeline.policies.loading import load_model, prepare_torch
+from pipeline.tokens import token_batch
+from pipeline.training.checkpoint import checkpoint_layers
+from pipeline.training.logprobs import completion_logprobs
+from pipeline.training.loop import LoopSettings, PolicyUpdate
+from pipeline.training.optimizer import OptimizerState
+from pipeline.training.rows import TrainingRows, training_rows
+from tests.unit.training.small import RUNTIME, settings_of, tables_for, write_model
+
+ADVANTAGES = [[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, -0.3, -1.0, -0.7]]
+
+
+class Everything(Dapo):
+    """DAPO that computes rows without signal too."""
+
+    @property
+    def silent_at_zero_advantage(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    prepare_torch(RUNTIME)
+    (tmp_path / "policy").mkdir()
+    write_model(tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def _rows(update: Any, **columns: Any) -> TrainingRows:
+    return training_rows(tables_for("digest", ADVANTAGES, **columns), update, "digest")
+
+
+def _update(folder: Path, rows: TrainingRows | None = None, **options: Any) -> PolicyUpdate:
+    update = settings_of(old_logprobs="sampling", **options)
+    model = load_model(folder, torch.device("cpu"), for_training=True)
+    settings = LoopSettings(update, 0.9, 12, 0, "i0001")
+    return PolicyUpdate(model, rows or _rows(update), settings, OptimizerState())
+
+
+def _gradient(update: PolicyUpdate, index: list[int] | None = None) -> torch.Tensor:
+    rows = update.rows
+    chosen = np.flatnonzero(update.computed) if index is None else np.array(index)
+    update._accumulate(chosen, len(rows), int(rows.trained_tokens.sum()))
+    return torch.cat([value.grad.flatten() for value in update.parameters.values()])
+
+
+def _close(got: torch.Tensor, want: torch.Tensor) -> None:
+    assert (got - want).norm() / want.norm() < 1e-5
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo"])
+def test_the_gradient_does_not_depend_on_micro_batches(folder: Path, loss: str) -> None:
+    whole = _gradient(_update(folder, loss=loss))
+    for budget in (1, 20, 37):  # row by row, and packed by two budgets
+        _close(_gradient(_update(folder, loss=loss, micro_batch_tokens=budget)), whole)
+
+
+def test_rows_without_signal_change_nothing_but_the_time(folder: Path) -> None:
+    skipping, computing = _update(folder), _update(folder, loss=Everything(name="dapo"))
+    assert skipping.computed.sum() == 7
+    assert computing.computed.sum() == 12
+    _close(_gradient(skipping), _gradient(computing))
+
+
+def test_the_gradient_is_that_of_the_formula(folder: Path) -> None:
+    """On its own: -A times the gradient of each token's log-prob, ratio included, over all tokens of the step."""
+    update = _update(folder, loss={"name": "dapo", "clip_low": 1.0, "clip_high": 1e9})
+    found = _gradient(update)
+    rows, model, total = update.rows, update.model, torch.zeros(())
+    model.zero_grad()
+    for row in range(len(rows)):
+        prompt, completion = (
+            lists.rows(np.array([row])).values.tolist()
+            for lists in (rows.prompts, rows.completions)
+        )
+        logits = model(torch.tensor([prompt + completion])).logits[0] / 0.9
+        table = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+        logprobs = table.gather(-1, torch.tensor(completion)[:, None])[:, 0]
+        total = total - rows.advantages[row] * (logprobs + 0.5).exp().sum()  # old is -0.5
+    (total / rows.trained_tokens.sum()).backward()
+    want = torch.cat([value.grad.flatten() for value in update.parameters.values()])
+    _close(found, want)
+
+
+def test_an_update_makes_good_completions_likelier_and_bad_ones_less(folder: Path) -> None:
+    rows = _rows(settings_of(old_logprobs="measured"))  # one step: on-policy
+    update = _update(folder, rows, learning_rate=1e-3)
+    before = update.run(lambda _: None).policy_logprobs
+    again = _update(folder, rows)
+    again.model.load_state_dict(update.model.state_dict())
+    after = again.run(lambda _: None).policy_logprobs
+    change = (after.padded(0) - before.padded(0)).sum(-1)
+    advantages = np.concatenate(ADVANTAGES)
+    assert (np.sign(change) == np.sign(advantages))[np.abs(advantages) >= 1].all()
+
+
+def test_a_parameter_without_gradient_is_stepped_like_one_with_a_gradient_of_zero(
+    folder: Path,
+) -> None:
+    update = _update(folder)
+    update.optimizer.zero_grad()
+    assert update._clip_gradient() == 0.0
+    assert all(value.grad is not None for value in update.parameters.values())
+
+
+def test_gradients_are_clipped_and_the_norm_before_that_is_kept(folder: Path) -> None:
+    free = _update(folder, max_grad_norm=None)
+    norm = _gradient(free).norm().item()
+    assert free._clip_gradient() == pytest.approx(norm, rel=1e-5)
+    held = _update(folder, max_grad_norm=norm / 10)
+    _gradient(held)
+    assert held._clip_gradient() == pytest.approx(norm, rel=1e-5)
+    clipped = torch.cat([value.grad.flatten() for value in held.parameters.values()])
+    assert clipped.norm().item() == pytest.approx(norm / 10, rel=1e-4)
+
+
+def test_checkpointed_layers_are_run_twice_and_give_the_same_gradient(folder: Path) -> None:
+    update = _update(folder)
+    want = _gradient(update)
+    other = _update(folder)
+    checkpoint_layers(other.model)
+    runs: list[int] = []
+    layer = other.model.model.layers[0].mlp
+    layer.register_forward_pre_hook(lambda *_: runs.append(1))
+    _close(_gradient(other), want)
+    assert len(runs) == 2
+    assert not layer.training
+
+
+def test_dropout_is_off(tmp_path: Path) -> None:
+    write_model(tmp_path, attention_dropout=0.5)
+    update = _update(tmp_path)
+    checkpoint_layers(update.model)
+    _close(_gradient(_update(tmp_path)), _gradient(update))
+
+
+def test_token_advantages_take_the_place_of_row_advantages(folder: Path) -> None:
+    update = settings_of(old_logprobs="sampling")
+    lengths = _rows(update).completions.lengths
+    lists = [[value] * int(n) for value, n in zip(np.concatenate(ADVANTAGES), lengths, strict=True)]
+    same = _rows(update, token_advantages=lists, advantage=[9.0] * 12)
+    assert same.has_signal.tolist() == _rows(update).has_signal.tolist()
+    _close(_gradient(_update(folder, same)), _gradient(_update(folder)))
+
+
+def test_policy_logprobs_are_those_before_the_step(folder: Path) -> None:
+    update = _update(folder)
+    record = update.run(lambda _: None)
+    fresh = _update(folder)
+    rows = fresh.rows
+    for row in np.flatnonzero(record.computed):
+        index = np.array([row])
+        batch = token_batch(
+            rows.prompts.rows(index), rows.completions.rows(index), torch.device("cpu")
+        )
+        want = completion_logprobs(fresh.model, batch, 0.9).logprobs[0].detach().numpy()
+        assert record.policy_logprobs.rows(index).values == pytest.approx(want, abs=1e-5)
