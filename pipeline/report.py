@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,7 +151,7 @@ def summary(report: Report) -> dict[str, Any]:
         "training": {
             column: _rounded(last.metrics[name])
             for column, name in TRAINING.items()
-            if name in last.metrics
+            if last.metrics.get(name) is not None
         },
     }
     if best is not None:
@@ -181,7 +182,8 @@ def read_report(params: Params) -> Report:
         for item in (evaluated[0], evaluated[-1])
     )
     lift = {name: Lift(*paired_difference(before, after, name)) for name in evaluated[-1].scores}
-    return Report(iterations, lift)
+    known = {name: found for name, found in lift.items() if math.isfinite(found.difference)}
+    return Report(iterations, known)
 
 
 def _evaluation(item: Iteration) -> dict[str, dict[str, float | None]]:

@@ -90,6 +90,7 @@ STAGE = Stage(
         Output("data", key="train", name="train"),
         Output("data", key="evaluation", name="evaluation"),
     ),
+    pandas_later=True,  # `datasets` reads CSV through it
 )
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -29,9 +32,11 @@ def report() -> None:
 
 def print_table(report: Report, console: Console) -> None:
     """Evaluation by iteration with 95 % intervals, the lift over the base policy, and what to type next."""
+    from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title="evaluation by iteration", title_justify="left", pad_edge=False)
+    table = Table(title="Evaluation by iteration", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("iteration", no_wrap=True)
     table.add_column("recipe")
     samples = {name: _samples(report, name) for name in report.sets}
@@ -39,10 +44,10 @@ def print_table(report: Report, console: Console) -> None:
         table.add_column(f"{name} mean@{samples[name]} [95 %]", justify="right", no_wrap=True)
         table.add_column("greedy", justify="right")
         table.add_column(f"pass@{samples[name]}", justify="right")
-    table.add_column("training reward", justify="right")
-    table.add_column("tokens", justify="right")
+    table.add_column("reward", justify="right")
+    table.add_column("length", justify="right")
     for item in _thinned(report.iterations, ROWS_SHOWN):
-        table.add_row(*_cells(item, report.sets))
+        table.add_row(*map(Text, _cells(item, report.sets)))
     console.print(table)
     for line in (*_lift_lines(report), *_next_lines(report)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -64,37 +69,43 @@ def _cells(item: Iteration, sets: Iterable[str]) -> Iterator[str]:
 
 
 def _lift_lines(report: Report) -> Iterator[str]:
-    if not report.lift:
-        return
-    last = report.evaluated[-1].key
-    yield ""
+    """One line per set: how much better the last policy is on the same prompts."""
     for name, lift in report.lift.items():
+        base, last = report.evaluated[0], report.evaluated[-1]
+        before, after = (item.scores.get(name, {}).get("mean") for item in (base, last))
         yield (
-            f"{name}: {last} is {lift.difference:+.3f} [{lift.low:+.3f}, {lift.high:+.3f}] from the base policy "
-            "(same prompts, paired, 95 %)"
+            f"{name}: {_shown(before)} → {_shown(after)} with {last.key}, "
+            f"paired difference {lift.difference:+.3f} [{lift.low:+.3f}, {lift.high:+.3f}] (95 %)"
         )
 
 
 def _next_lines(report: Report) -> Iterator[str]:
     count = sum(item.step > 0 for item in report.iterations)
     more = count + max(4, count // 2)
+    activate, python = _environment()
+    load = "import pipeline; print(pipeline.load('rollouts', join=['scores']))"
     commands = {
         "make ui": "curves, iterations and rollouts in MLflow",
-        f"rollbook iterate {more} && dvc repro": f"{more - count} iterations more; only those run",
-        "python -c \"import pipeline; print(pipeline.load('rollouts', join=['scores']))\"": (
-            "every rollout with its reward"
-        ),
+        f"{activate}rollbook iterate {more} && dvc repro": f"{more - count} more; only those run",
+        f'{python} -c "{load}"': "every rollout with its reward",
     }
     width = max(map(len, commands))
     yield ""
     yield "Next:"
-    for command, purpose in commands.items():
-        yield f"  {command:<{width}}  {purpose}"
+    yield from (f"  {command:<{width}}  {purpose}" for command, purpose in commands.items())
+
+
+def _environment() -> tuple[str, str]:
+    """What makes `rollbook` and `python` work in the user's shell: nothing, if the environment is active there."""
+    folder = Path(sys.prefix)
+    if os.environ.get("VIRTUAL_ENV") or sys.prefix == sys.base_prefix:
+        return "", "python"
+    shown = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+    return f"source {shown}/bin/activate && ", f"{shown}/bin/python"
 
 
 def _samples(report: Report, name: str) -> int:
-    found = (item.scores.get(name, {}).get("samples", 0) for item in report.evaluated)
-    return int(next(iter(found), 0))
+    return int(max(item.scores.get(name, {}).get("samples", 0) for item in report.evaluated))
 
 
 def _thinned(items: Sequence[Iteration], limit: int) -> list[Iteration]:

@@ -65,6 +65,16 @@ class _Written:
             np.zeros(rows, np.bool_),
         )
 
+    def add(
+        self, position: int, places: Tensor, tokens: Tensor, logprobs: Tensor, stops: Tensor
+    ) -> None:
+        """Writes one token of each of the rows at `places`."""
+        where = places.cpu().numpy()
+        self.ids[where, position] = tokens.cpu().numpy()
+        self.logprobs[where, position] = logprobs.cpu().numpy()
+        self.lengths[where] = position + 1
+        self.stopped[where] = stops.cpu().numpy()
+
     def completions(self) -> list[Completion]:
         return [
             Completion(ids[:length].tolist(), logprobs[:length].tolist(), reason)
@@ -113,14 +123,16 @@ class Decoder:
         seeds = np.array([request.seed for request in requests], dtype=np.int64)
         greedy = torch.tensor([request.greedy for request in requests], device=device)
         running = torch.ones(len(requests), dtype=torch.bool, device=device)
+        stop_ids = torch.tensor(list(self.stop_token_ids), dtype=torch.long, device=device)
         with torch.inference_mode():
             rows = self._prefilled(requests)
             for position in range(limit):
-                uniform = torch.from_numpy(uniforms(seeds, position)).to(device)[rows.places]
-                logprobs = sampling_logprobs(rows.logits, self.sampling)
-                tokens, scores = choose(logprobs, uniform, greedy[rows.places])
-                alive = running[rows.places]
-                stops = self._written_down(written, position, rows.places, alive, tokens, scores)
+                uniform = torch.from_numpy(uniforms(seeds, position)).to(device)
+                tokens, logprobs = self._chosen(rows, uniform, greedy)
+                stops, alive = torch.isin(tokens, stop_ids), running[rows.places]
+                written.add(
+                    position, rows.places[alive], tokens[alive], logprobs[alive], stops[alive]
+                )
                 left = alive & ~stops
                 running[rows.places] = left
                 remaining, last = int(left.sum()), position + 1 == limit
@@ -132,31 +144,15 @@ class Decoder:
                 rows = self._read(rows, tokens)
         return written.completions()
 
-    def _written_down(
-        self,
-        written: _Written,
-        position: int,
-        places: Tensor,
-        alive: Tensor,
-        tokens: Tensor,
-        scores: Tensor,
-    ) -> Tensor:
-        """Writes the tokens of running rows. Returns [B] bool: which tokens are stop tokens."""
-        import torch
-
-        if not bool(torch.isfinite(scores).all()):
+    def _chosen(self, rows: _Rows, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
+        """Next tokens and their log-probs, [B] each; `uniform` and `greedy` are those of the whole batch."""
+        logprobs = sampling_logprobs(rows.logits, self.sampling)
+        if bool(logprobs.isnan().any()):
             raise PolicyError(
                 "the policy's probabilities are not numbers; its weights are damaged or diverged",
                 "look at grad_norm and ratio_max in optimizer_steps of the iteration that wrote it",
             )
-        stop_ids = torch.tensor(list(self.stop_token_ids), dtype=torch.long, device=tokens.device)
-        stops = torch.isin(tokens, stop_ids)
-        where = places[alive].cpu().numpy()
-        written.ids[where, position] = tokens[alive].cpu().numpy()
-        written.logprobs[where, position] = scores[alive].cpu().numpy()
-        written.lengths[where] = position + 1
-        written.stopped[where] = stops[alive].cpu().numpy()
-        return stops
+        return choose(logprobs, uniform[rows.places], greedy[rows.places])
 
     def _prefilled(self, requests: Sequence[GenerationRequest]) -> _Rows:
         """Reads each distinct prompt once and hands its keys and values to all of its rows."""

@@ -27,6 +27,8 @@ NOT_NEEDED_BY_TRANSFORMERS = ("sklearn", "scipy")
 SHOWN_NAMES = 3
 CUBLAS_WORKSPACE = ":4096:8"
 """Without a fixed workspace cuBLAS refuses to run under deterministic algorithms."""
+OMP_WAITING = "PASSIVE"
+"""Threads that spin while they wait make small models several times slower on a machine that does other work too."""
 
 
 def prepare_torch(runtime: Runtime) -> torch.device:
@@ -36,6 +38,7 @@ def prepare_torch(runtime: Runtime) -> torch.device:
         PolicyError: if the device asked for is not there.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    os.environ.setdefault("OMP_WAIT_POLICY", OMP_WAITING)
     import torch
 
     torch.use_deterministic_algorithms(True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
-from pipeline.tracking.chains import Chain, Metrics, Step
+from pipeline.tracking.chains import Chain
 from pipeline.tracking.descriptions import chain_text
+from pipeline.tracking.finished import Metrics, Step
 from pipeline.tracking.names import flattened, shortened, valid_name
 from pipeline.tracking.store import Store
 

@@ -1,81 +1,15 @@
-"""Finished iterations on disk, as chains of policies: what MLflow is to show.
-
-Only what is current counts: a step whose settings and code are those of artifacts/plan.json and whose inputs
-are what now lies on disk. While `dvc repro` works its way down a changed run, later iterations still hold
-results of the old one; they must not end up on the curves of the new one.
-"""
+"""Finished iterations as chains of policies: what MLflow is to show."""
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params
-from pipeline.errors import ArtifactError
-from pipeline.plan import (
-    ITERATION_STAGES,
-    ONCE_STAGES,
-    PLAN_FILE,
-    From,
-    load_stage,
-    planned_digest,
-)
-
-Metrics = Mapping[str, float | None]
-"""Numbers by name; None where the number is not finite."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One finished iteration.
-
-    Attributes:
-        key: of the iteration; `previous` its predecessor's.
-        number: place in the chain, from 1; the step of every curve.
-        recipe: name in params.yaml.
-        content: hash of everything the iteration made outside run_info.
-        metrics: of all its stages.
-        settings: what its stages ran with, defaults filled in, under the names of params.yaml.
-        infos: run_info by stage.
-    """
-
-    key: str
-    previous: str
-    number: int
-    recipe: str
-    content: str
-    metrics: Metrics
-    settings: Mapping[str, Any]
-    infos: Mapping[str, Mapping[str, Any]]
-
-    @cached_property
-    def finished_ms(self) -> int:
-        """When its last stage ended, milliseconds since 1970."""
-        return max(_finished_ms(info) for info in self.infos.values())
-
-    @cached_property
-    def started_ms(self) -> int:
-        """When its first stage began."""
-        return min(_finished_ms(info) - _took_ms(info) for info in self.infos.values())
-
-    @cached_property
-    def costs(self) -> Metrics:
-        """Seconds, memory and rates of its stages: they vary from run to run, so they are no part of `content`."""
-        found: dict[str, float | None] = {}
-        for stage, info in self.infos.items():
-            found[f"seconds/{stage}"] = info["seconds"]["total"]
-            found[f"peak_memory_mb/{stage}"] = info["peak_memory_mb"]
-            for bar in info.get("progress", []):
-                found[f"{bar['rate_unit']}_per_second/{stage}"] = bar["per_second"]
-        return found
+from pipeline.plan import ONCE_STAGES
+from pipeline.tracking.finished import Disk, Metrics, Step, hash_of, merged
 
 
 @dataclass(frozen=True)
@@ -84,7 +18,7 @@ class Chain:
 
     Attributes:
         origin: hash of seed, data and base policy.
-        seed: of params.yaml.
+        seed: of the run.
         base: metrics of the data, the base policy and its evaluation; empty until it is evaluated.
         settings: of the data and the base policy.
         tip: key of the last iteration configured, finished or not.
@@ -95,7 +29,7 @@ class Chain:
     base: Metrics
     settings: Mapping[str, Any]
     tip: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...]
 
     @cached_property
     def contents(self) -> dict[str, str]:
@@ -104,123 +38,38 @@ class Chain:
 
 
 def read_chains(params: Params) -> list[Chain]:
-    """Every chain of `params` with the iterations of it that are finished and current, in the order of params.yaml."""
-    disk = _Disk(params)
+    """Chains of `params` with the iterations of them that are finished and current, in the order of params.yaml.
+
+    A chain of which nothing is finished is left out.
+    """
+    disk = Disk(params)
     if not all(disk.holds(name, BASE_KEY) for name in ONCE_STAGES):
         return []
     made = {name: disk.info(name, BASE_KEY)["outputs"] for name in ONCE_STAGES}
-    origin = _hash([params.seed, made])
+    settings = disk.settings(ONCE_STAGES, BASE_KEY)
     base: Metrics = {}
     if disk.holds("evaluate_policy", BASE_KEY):
         names = (*ONCE_STAGES, "evaluate_policy")
         base = merged({name: disk.metrics(name, BASE_KEY) for name in names})
-    settings = disk.settings(ONCE_STAGES, BASE_KEY)
-    steps: dict[str, Step | None] = {}
+    known: dict[str, Step | None] = {}
     followed = {item.previous for item in params.iterations.values()}
     chains = []
     for tip in (key for key in params.iterations if key not in followed):
-        finished = tuple(_finished(tip, params, disk, steps))
-        chains.append(Chain(origin, params.seed, base, settings, tip, finished))
+        if steps := _finished(tip, params, disk, known):
+            # what it ran with; params.yaml may have been edited since
+            seed = steps[0].settings["seed"]
+            chains.append(Chain(hash_of([seed, made]), seed, base, settings, tip, tuple(steps)))
     return chains
 
 
-def merged(by_stage: Mapping[str, Metrics]) -> dict[str, float | None]:
-    """Metrics of several stages as one mapping; a name that two stages use gets the stage's name before it."""
-    uses = Counter(name for metrics in by_stage.values() for name in metrics)
-    return {
-        name if uses[name] == 1 else f"{stage}/{name}": value
-        for stage, metrics in by_stage.items()
-        for name, value in metrics.items()
-    }
-
-
-def _finished(tip: str, params: Params, disk: _Disk, steps: dict[str, Step | None]) -> list[Step]:
+def _finished(tip: str, params: Params, disk: Disk, known: dict[str, Step | None]) -> list[Step]:
     """Steps of the chain that ends at `tip`, up to the first that is not finished."""
     found: list[Step] = []
     for number, key in enumerate(params.chain(tip), start=1):
-        if key not in steps:
-            steps[key] = disk.step(key, number)
-        step = steps[key]
+        if key not in known:
+            known[key] = disk.step(key, number)
+        step = known[key]
         if step is None:
             break
         found.append(step)
     return found
-
-
-class _Disk:
-    """Reads metrics and run_info, and knows the content hash of every artifact whose step is current."""
-
-    def __init__(self, params: Params) -> None:
-        self.params = params
-        self.contents: dict[Path, str] = {}
-        self._plan = read_json(PLAN_FILE) if PLAN_FILE.exists() else None
-        self._known: dict[Path, dict[str, Any]] = {}
-
-    def holds(self, stage: str, key: str) -> bool:
-        """Whether the step is finished and current. Must be asked of the steps it reads from first."""
-        try:
-            info, _ = self.info(stage, key), self.metrics(stage, key)
-        except ArtifactError:
-            return False
-        declared, digest = load_stage(stage), info["digest"]
-        planned = digest if self._plan is None else planned_digest(self._plan, stage, key)
-        current = planned == digest and all(
-            self.contents.get(item.path(key, self.params)) == info["inputs"].get(item.label)
-            for item in declared.inputs
-        )
-        if current:
-            for item in declared.outputs:
-                self.contents[item.path(key)] = info["outputs"][item.label]
-        return current
-
-    def step(self, key: str, number: int) -> Step | None:
-        """The iteration, or None if one of its stages is not finished or not current."""
-        if not all(self.holds(name, key) for name in ITERATION_STAGES):
-            return None
-        infos = {name: self.info(name, key) for name in ITERATION_STAGES}
-        metrics = {name: self.metrics(name, key) for name in ITERATION_STAGES}
-        made = {name: info["outputs"] for name, info in infos.items()}
-        item = self.params.iterations[key]
-        return Step(
-            key=key,
-            previous=item.previous,
-            number=number,
-            recipe=item.recipe,
-            content=_hash([key, made, metrics]),
-            metrics=merged(metrics),
-            settings=self.settings(ITERATION_STAGES, key),
-            infos=infos,
-        )
-
-    def settings(self, stages: Iterable[str], key: str) -> dict[str, Any]:
-        """Settings by the place in params.yaml they were read from, `recipe.` left out."""
-        found = {}
-        for stage in stages:
-            settings = self.info(stage, key)["settings"]
-            for name, field in load_stage(stage).settings.model_fields.items():
-                place = next(mark.place for mark in field.metadata if isinstance(mark, From))
-                found[place.removeprefix("recipe.")] = settings[name]
-        return found
-
-    def info(self, stage: str, key: str) -> dict[str, Any]:
-        return self._read(path_of(f"run_info/{stage}", key))
-
-    def metrics(self, stage: str, key: str) -> dict[str, Any]:
-        return self._read(path_of(f"metrics/{stage}", key))
-
-    def _read(self, path: Path) -> dict[str, Any]:
-        if path not in self._known:
-            self._known[path] = read_json(path)
-        return self._known[path]
-
-
-def _finished_ms(info: Mapping[str, Any]) -> int:
-    return round(datetime.datetime.fromisoformat(info["finished"]).timestamp() * 1000)
-
-
-def _took_ms(info: Mapping[str, Any]) -> int:
-    return round(1000 * info["seconds"]["total"])
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.report import evaluation_scores
-from pipeline.tracking.chains import Chain, Metrics, Step
+from pipeline.tracking.chains import Chain
+from pipeline.tracking.finished import Metrics, Step
 
 ROWS_SHOWN = 20
 

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModelOutput,
-    LoggedModelStatus,
-    Metric,
-    Run,
-)
-from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
+from mlflow.entities import Metric, Run
 
 from pipeline.artifacts import path_of
 from pipeline.config import Params
-from pipeline.plan import ITERATION_STAGES, load_stage
 from pipeline.tracking.chain_runs import KIND, all_runs, log, step_metrics
-from pipeline.tracking.chains import Step
 from pipeline.tracking.descriptions import step_text
+from pipeline.tracking.finished import Step
+from pipeline.tracking.links import Artifact, artifacts_of, dataset_of, link_policy
 from pipeline.tracking.names import flattened
 from pipeline.tracking.rollout_view import is_on_disk, readable, sample
 from pipeline.tracking.store import Store
@@ -37,27 +27,6 @@ from pipeline.tracking.traces import send_traces
 CONTENT = "rollbook.content"
 PARENT = "mlflow.parentRunId"
 STEP_COLUMNS_LEFT_OUT = ("iteration", "epoch", "optimizer_step")
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A table or folder that an iteration read or made.
-
-    Attributes:
-        content: its content hash.
-        md5: DVC's, or what stands for it where DVC does not know the file yet.
-        made: by this iteration.
-    """
-
-    path: Path
-    content: str
-    md5: str
-    made: bool
-
-    @property
-    def name(self) -> str:
-        """Such as `rollouts/i0003`."""
-        return f"{self.path.parent.name}/{self.path.stem}"
 
 
 def find(store: Store, step: Step) -> Run | None:
@@ -72,7 +41,7 @@ def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[
     tags = {KIND: "iteration", CONTENT: step.content, PARENT: parent, **_tags(step, artifacts)}
     run = store.client.create_run(store.experiment_id, step.started_ms, tags, step.key)
     run_id = run.info.run_id
-    model_id = _link_policy(store, run_id, step, artifacts)
+    model_id = link_policy(store, run_id, step, artifacts)
     points = [
         Metric(point.key, point.value, point.timestamp, point.step, model_id=model_id)
         if point.key.startswith("eval/")
@@ -80,7 +49,7 @@ def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[
         for point in step_metrics(step)
     ]
     log(store.client, run_id, [*points, *_optimizer_steps(step)], flattened(step.settings))
-    store.client.log_inputs(run_id, [_dataset(artifact) for artifact in artifacts])
+    store.client.log_inputs(run_id, [dataset_of(artifact) for artifact in artifacts])
     _send_rollouts(store, run_id, step, params.tracking.traces)
     store.client.set_terminated(run_id, "FINISHED", step.finished_ms)
     return run_id
@@ -97,22 +66,6 @@ def remove(store: Store, run: Run) -> None:
     for model in run.outputs.model_outputs if run.outputs else []:
         store.client.delete_logged_model(model.model_id)
     store.client.delete_run(run.info.run_id)
-
-
-def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Artifact]:
-    """All tables and folders that the iteration's stages read and made, by name."""
-    contents: dict[Path, tuple[str, bool]] = {}
-    for name in ITERATION_STAGES:
-        declared, info = load_stage(name), step.infos[name]
-        for item in declared.inputs:
-            path = item.path(step.key, params)
-            contents.setdefault(path, (info["inputs"][item.label], False))
-        for made in declared.outputs:
-            contents[made.path(step.key)] = (info["outputs"][made.label], True)
-    return [
-        Artifact(path, content, md5s.get(path.as_posix(), content[:32]), made)
-        for path, (content, made) in sorted(contents.items())
-    ]
 
 
 def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
@@ -140,42 +93,6 @@ def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def _link_policy(store: Store, run_id: str, step: Step, artifacts: list[Artifact]) -> str:
-    """The policy as a model that stays where it is: path and hashes, no bytes."""
-    policy = path_of("policies", step.key)
-    artifact = next(item for item in artifacts if item.path == policy)
-    model = store.client.create_logged_model(
-        store.experiment_id,
-        name=f"policy-{step.key}",
-        source_run_id=run_id,
-        tags={
-            MLFLOW_MODEL_IS_EXTERNAL: "true",
-            "path": artifact.path.as_posix(),
-            "md5": artifact.md5,
-            "digest": artifact.content,
-        },
-        params={"iteration": step.key, "previous": step.previous, "recipe": step.recipe},
-        model_type="policy",
-    )
-    store.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    store.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step.number)])
-    return model.model_id
-
-
-def _dataset(artifact: Artifact) -> DatasetInput:
-    """What `mlflow.data.MetaDataset` becomes in the store; MLflow offers no import of its local source class."""
-    rows = pq.read_metadata(artifact.path).num_rows if artifact.path.is_file() else None
-    dataset = Dataset(
-        name=artifact.name,
-        digest=artifact.md5,
-        source_type="local",
-        source=json.dumps({"uri": artifact.path.as_posix()}),
-        profile=json.dumps({"num_rows": rows}) if rows is not None else None,
-    )
-    context = InputTag("mlflow.data.context", "made" if artifact.made else "read")
-    return DatasetInput(dataset, [context])
-
-
 def _optimizer_steps(step: Step) -> list[Metric]:
     """The update from within: its curves go by optimizer step."""
     path = path_of("optimizer_steps", step.key)
@@ -188,7 +105,7 @@ def _optimizer_steps(step: Step) -> list[Metric]:
         for name in table.column_names
         if name not in STEP_COLUMNS_LEFT_OUT
         for place, value in zip(places, table.column(name).to_pylist(), strict=True)
-        if value is not None and value - value == 0
+        if value is not None and math.isfinite(value)
     ]
 
 

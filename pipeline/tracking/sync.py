@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pipeline.config import Params
 from pipeline.lean_imports import without
-from pipeline.tracking.chains import Chain, Step, read_chains
+from pipeline.tracking.chains import Chain, read_chains
 from pipeline.tracking.dvc_lock import output_md5s
+from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store, is_default, opened, set_aside
 
 with without("pandas"):  # mlflow does without it, and is imported half a second sooner
@@ -22,7 +23,7 @@ def bring_up_to_date(params: Params) -> list[str]:
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    chains = [chain for chain in read_chains(params) if chain.steps]
+    chains = read_chains(params)
     if not chains:
         return []
     with opened(params.tracking.experiment) as store:

@@ -215,6 +215,17 @@ def test_metrics_have_trls_names(project: Path) -> None:
     assert "kl" not in metrics
 
 
+def test_denominators_count_rows_that_are_not_computed(project: Path) -> None:
+    # On-policy the loss of a token is -A. The advantages sum to 0.5 over 12 rows, 5 of which are not computed.
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    options = {"old_logprobs": "measured", "loss": {"name": "grpo"}}
+    assert _run(tables, **options).metrics["loss"] == pytest.approx(-0.5 / 12, rel=1e-5)
+    # token mean: lengths are 2, 3, 4, 5 in each group, 42 in all
+    weighted = (2 * 1.0 - 3 * 1.0 + 4 * 0.5) + (2 * 2.0 - 3 * 0.3 - 4 * 1.0 - 5 * 0.7)
+    options = {"old_logprobs": "measured", "loss": {"name": "dapo"}}
+    assert _run(tables, **options).metrics["loss"] == pytest.approx(-weighted / 42, rel=1e-5)
+
+
 def test_on_policy_nothing_is_clipped(project: Path) -> None:
     outputs = _run(tables_for(write_policy().content_hash, ADVANTAGES), old_logprobs="measured")
     assert outputs.metrics["ratio/min"] == outputs.metrics["ratio/max"] == 1.0

@@ -1,7 +1,8 @@
 from pathlib import Path
 
 from pipeline.artifacts import path_of
-from pipeline.tracking.chains import merged, read_chains
+from pipeline.tracking.chains import read_chains
+from pipeline.tracking.finished import merged
 from tests.unit.tracking.project import Project
 
 
@@ -12,7 +13,7 @@ def keys(project: Project) -> list[list[str]]:
 def test_a_chain_holds_what_is_finished() -> None:
     project = Project(3)
     assert keys(project) == []
-    assert keys(project.finish()) == [[]]
+    assert keys(project.finish()) == []
     assert keys(project.finish("i0001", "i0002")) == [["i0001", "i0002"]]
 
 
@@ -47,6 +48,14 @@ def test_content_changes_with_tables_and_metrics_but_not_with_times(finished: Pr
     finished.run("update_policy", "i0003", metrics={"loss": 0.25})
     changed = read_chains(finished.params)[0].contents
     assert {key for key in content if content[key] != changed[key]} == {"i0003"}
+
+
+def test_the_seed_is_the_one_that_ran(finished: Project) -> None:
+    """params.yaml may have been edited since, with no `dvc repro` yet."""
+    [before] = read_chains(finished.params)
+    finished.configure({"i0001": "i0000"}, seed=5)
+    [after] = read_chains(finished.params)
+    assert (after.seed, after.origin) == (before.seed, before.origin)
 
 
 def test_branches_are_chains_of_their_own(finished: Project) -> None:

@@ -10,14 +10,14 @@ from tests.unit.losses.inputs import loss_inputs
 
 
 def _rows(mask: list[list[int]] | None = None) -> dict[str, np.ndarray]:
-    """Two rows of three tokens; ratios 0.5, 1, 2 in each; one low clip in row 0, two high clips in row 1."""
+    """Two rows of three tokens; ratios 0.5, 1, 4 in each; one low clip in row 0, two high clips in row 1."""
     inputs = loss_inputs(
         [[-1.0] * 3] * 2, [[1.0]] * 2, mask, entropies=[[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]]
     )
     outputs = LossOutputs(
         loss=torch.tensor(0.0),
         per_token=torch.tensor([[1.0, -2.0, 3.0], [0.0, 0.0, -4.0]]),
-        ratio=torch.tensor([[0.5, 1.0, 2.0]] * 2),
+        ratio=torch.tensor([[0.5, 1.0, 4.0]] * 2),
         clipped_low=torch.tensor([[True, False, False], [False] * 3]),
         clipped_high=torch.tensor([[False] * 3, [True, False, True]]),
         kl=torch.tensor([[0.3, 0.0, 0.0], [0.3, 0.6, 0.0]]),
@@ -30,10 +30,10 @@ def test_sums_of_rows() -> None:
     rows = _rows()
     assert rows["tokens"].tolist() == [3, 3]
     assert rows["absolute_loss"].tolist() == [6, 4]
-    assert rows["ratio"].tolist() == [3.5, 3.5]
-    assert (rows["ratio_min"].tolist(), rows["ratio_max"].tolist()) == ([0.5, 0.5], [2, 2])
-    # (r - 1) - log r: 0.5 -> -0.5 + ln 2, 1 -> 0, 2 -> 1 - ln 2; together 0.5
-    assert rows["kl_old"].tolist() == pytest.approx([0.5, 0.5])
+    assert rows["ratio"].tolist() == [5.5, 5.5]
+    assert (rows["ratio_min"].tolist(), rows["ratio_max"].tolist()) == ([0.5, 0.5], [4, 4])
+    # (r - 1) - log r: 0.5 -> -0.5 + ln 2, 1 -> 0, 4 -> 3 - 2 ln 2; together 2.5 - ln 2
+    assert rows["kl_old"].tolist() == pytest.approx([2.5 - math.log(2)] * 2)
 
 
 def test_metrics_of_tokens() -> None:
@@ -45,9 +45,9 @@ def test_metrics_of_tokens() -> None:
     assert metrics["clip_ratio/high_max"] == pytest.approx(2 / 3)
     assert metrics["kl"] == pytest.approx(1.2 / 6)
     assert metrics["entropy"] == pytest.approx(6.6 / 6)
-    assert metrics["kl_old"] == pytest.approx(1.0 / 6)
-    assert metrics["ratio/mean"] == pytest.approx(7 / 6)
-    assert (metrics["ratio/min"], metrics["ratio/max"]) == (0.5, 2)
+    assert metrics["kl_old"] == pytest.approx((2.5 - math.log(2)) / 3)
+    assert metrics["ratio/mean"] == pytest.approx(11 / 6)
+    assert (metrics["ratio/min"], metrics["ratio/max"]) == (0.5, 4)
     assert metrics["own/metric"] == 1.5
 
 

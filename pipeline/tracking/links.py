@@ -1,0 +1,91 @@
+"""What an iteration read and made, as MLflow points to it: path, DVC's md5, no bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, LoggedModelStatus
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
+
+from pipeline.artifacts import path_of
+from pipeline.config import Params
+from pipeline.plan import ITERATION_STAGES, load_stage
+from pipeline.tracking.finished import Step
+from pipeline.tracking.store import Store
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A table or folder that an iteration read or made.
+
+    Attributes:
+        content: its content hash.
+        md5: DVC's, or what stands for it where DVC does not know the file yet.
+        made: by this iteration.
+    """
+
+    path: Path
+    content: str
+    md5: str
+    made: bool
+
+    @property
+    def name(self) -> str:
+        """Such as `rollouts/i0003`."""
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+
+def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Artifact]:
+    """All tables and folders that the iteration's stages read and made, by name."""
+    contents: dict[Path, tuple[str, bool]] = {}
+    for name in ITERATION_STAGES:
+        declared, info = load_stage(name), step.infos[name]
+        for item in declared.inputs:
+            path = item.path(step.key, params)
+            contents.setdefault(path, (info["inputs"][item.label], False))
+        for made in declared.outputs:
+            contents[made.path(step.key)] = (info["outputs"][made.label], True)
+    return [
+        Artifact(path, content, md5s.get(path.as_posix(), content[:32]), made)
+        for path, (content, made) in sorted(contents.items())
+    ]
+
+
+def link_policy(store: Store, run_id: str, step: Step, artifacts: list[Artifact]) -> str:
+    """The policy as a model that stays where it is: path and hashes, no bytes."""
+    policy = path_of("policies", step.key)
+    artifact = next(item for item in artifacts if item.path == policy)
+    model = store.client.create_logged_model(
+        store.experiment_id,
+        name=f"policy-{step.key}",
+        source_run_id=run_id,
+        tags={
+            MLFLOW_MODEL_IS_EXTERNAL: "true",
+            "path": artifact.path.as_posix(),
+            "md5": artifact.md5,
+            "digest": artifact.content,
+        },
+        params={"iteration": step.key, "previous": step.previous, "recipe": step.recipe},
+        model_type="policy",
+    )
+    store.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    store.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step.number)])
+    return model.model_id
+
+
+def dataset_of(artifact: Artifact) -> DatasetInput:
+    """What `mlflow.data.MetaDataset` becomes in the store; MLflow offers no import of its local source class."""
+    rows = pq.read_metadata(artifact.path).num_rows if artifact.path.is_file() else None
+    dataset = Dataset(
+        name=artifact.name,
+        digest=artifact.md5,
+        source_type="local",
+        source=json.dumps({"uri": artifact.path.as_posix()}),
+        profile=json.dumps({"num_rows": rows}) if rows is not None else None,
+    )
+    context = InputTag("mlflow.data.context", "made" if artifact.made else "read")
+    return DatasetInput(dataset, [context])
