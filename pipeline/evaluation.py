@@ -82,7 +82,7 @@ def prompt_means(rows: pa.Table, column: str) -> dict[str, float]:
     )
     means = (
         values.filter(pc.is_valid(values["value"]))
-        .group_by("prompt_id")
+        .group_by("prompt_id", use_threads=False)
         .aggregate([("value", "mean")])
     )
     return dict(
@@ -97,7 +97,9 @@ def pass_at(rows: pa.Table, k: int) -> dict[str, float]:
     """
     scored = rows.filter(pc.is_valid(rows["reward"]))
     right = scored.set_column(0, "right", pc.cast(pc.equal(scored["reward"], 1.0), pa.int64()))
-    counts = right.group_by("prompt_id").aggregate([("right", "sum"), ("right", "count")])
+    counts = right.group_by("prompt_id", use_threads=False).aggregate(
+        [("right", "sum"), ("right", "count")]
+    )
     columns = (counts[name].to_pylist() for name in ("prompt_id", "right_sum", "right_count"))
     return {
         prompt: 1.0 - math.comb(n - c, k) / math.comb(n, k)

@@ -63,6 +63,13 @@ def seconds_since_start() -> float:
         return time.process_time()
 
 
+def processors() -> int:
+    """Processors this process may use; what `runtime.threads: auto` means."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def run_program(program: Callable[[], None], name: str, debug: bool = False) -> int:
     """Runs a program; an expected failure becomes one clear message and exit code 1.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -344,8 +343,3 @@ def _threads_used() -> int | None:
     """Threads torch computed with, or None if this stage did not need torch."""
     torch = sys.modules.get("torch")
     return int(torch.get_num_threads()) if torch is not None else None
-
-
-def default_threads() -> int:
-    """Threads that `runtime.threads: auto` means: the processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

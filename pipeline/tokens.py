@@ -7,6 +7,7 @@ score the token at position t, so the first completion token is scored at the pr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,16 @@ class Ragged:
     values: NDArray[Any]
     lengths: IntArray
 
+    @cached_property
+    def starts(self) -> IntArray:
+        """[B] place in `values` of each list's first item."""
+        return np.cumsum(self.lengths) - self.lengths
+
     def places(self, index: IntArray) -> IntArray:
         """Where in `values` the items of the lists at `index` are, in that order."""
         lengths = self.lengths[index]
-        starts = (np.cumsum(self.lengths) - self.lengths)[index]
         starts_there = np.cumsum(lengths) - lengths
-        return np.arange(lengths.sum()) + np.repeat(starts - starts_there, lengths)
+        return np.arange(lengths.sum()) + np.repeat(self.starts[index] - starts_there, lengths)
 
     def rows(self, index: IntArray) -> Ragged:
         """The lists at `index`, in that order."""
@@ -52,8 +57,7 @@ class Ragged:
     def counts(self) -> IntArray:
         """[B] True items of each list of booleans."""
         before = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)])
-        ends = np.cumsum(self.lengths)
-        return before[ends] - before[ends - self.lengths]
+        return before[self.starts + self.lengths] - before[self.starts]
 
 
 def mask_of(lengths: IntArray) -> NDArray[np.bool_]:

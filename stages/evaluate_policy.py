@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from pipeline.evaluation import evaluation_metrics
 from pipeline.generation import completion_columns
 from pipeline.ids import group_id_of, rollout_id_of, seed_of
 from pipeline.plan import From, StageSettings
-from pipeline.prompting import PromptRenderer
+from pipeline.prompting import PromptRenderer, RenderedPrompt
 from pipeline.rewards.inputs import inputs_of
 from pipeline.rewards.scoring import score_groups
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
@@ -51,33 +51,11 @@ def evaluate_policy(settings: Settings, inputs: Inputs, context: Context) -> Out
     if not settings.wanted or not data.num_rows:
         return Outputs(tables={"evaluations": schema.empty()})
     evaluate = settings.evaluate
-    rows = data.to_pylist()
-    asked = [
-        _Asked(place, sample, sample == evaluate.samples)
-        for place in range(len(rows))
-        for sample in range(evaluate.samples + evaluate.greedy)
-    ]
     renderer = PromptRenderer(inputs.folders["policies"], evaluate)
-    prompts = renderer.render_all([row["messages"] for row in rows])
-    ids = list(_ids(rows, asked, settings.seed, context.key))
-    requests = [
-        GenerationRequest(prompts[each.place].token_ids, row["seed"], each.greedy)
-        for each, row in zip(asked, ids, strict=True)
-    ]
-    with context.progress(len(requests), "completions", "tokens") as bar:
-        completions = evaluate.engine.generate(
-            inputs.folders["policies"], requests, evaluate, context.runtime, bar.update
-        )
-    columns: dict[str, Any] = {name: [row[name] for row in ids] for name in ids[0]}
-    columns |= {
-        "prompt": [prompts[each.place].text for each in asked],
-        "reference_answer": [rows[each.place]["reference_answer"] for each in asked],
-        "greedy": [each.greedy for each in asked],
-        **completion_columns(completions, renderer),
-        "policy_digest": [inputs.digest("policies")] * len(asked),
-    }
-    table = schema.build(columns)
-    scores = score_groups([evaluate.scorer], inputs_of(_prompts(data, prompts, context.key), table))
+    rendered = renderer.render_all(data["messages"].to_pylist())
+    prompts = _prompts(data, rendered, context.key)
+    table = _completed(settings, prompts, rendered, renderer, inputs, context)
+    scores = score_groups([evaluate.scorer], inputs_of(prompts, table))
     table = schema.build({**{name: table[name] for name in table.column_names}, **scores})
     lenient = f"{evaluate.scorer.label or evaluate.scorer.name}_lenient"
     return Outputs(
@@ -85,30 +63,63 @@ def evaluate_policy(settings: Settings, inputs: Inputs, context: Context) -> Out
     )
 
 
-def _ids(
-    rows: list[dict[str, Any]], asked: list[_Asked], seed: int, key: str
-) -> Iterator[dict[str, Any]]:
-    """Ids, set and seed of each completion; the greedy one comes after the samples."""
-    for each in asked:
-        row = rows[each.place]
-        group_id = group_id_of(key, row["prompt_id"], row["set"])
-        yield {
-            "rollout_id": rollout_id_of(group_id, each.sample),
-            "group_id": group_id,
-            "prompt_id": row["prompt_id"],
-            "iteration": key,
-            "set": row["set"],
-            "sample_index": each.sample,
-            "seed": seed_of("evaluation", seed, row["set"], row["prompt_id"], each.sample),
+def _completed(
+    settings: Settings,
+    prompts: pa.Table,
+    rendered: Sequence[RenderedPrompt],
+    renderer: PromptRenderer,
+    inputs: Inputs,
+    context: Context,
+) -> pa.Table:
+    """The evaluations table without scores: for each prompt the samples, then the greedy completion."""
+    evaluate = settings.evaluate
+    rows = prompts.select(
+        ["prompt_id", "set", "group_id", "prompt", "reference_answer"]
+    ).to_pylist()
+    asked = [
+        _Asked(place, sample, sample == evaluate.samples)
+        for place in range(len(rows))
+        for sample in range(evaluate.samples + evaluate.greedy)
+    ]
+    ids = [_ids(rows[each.place], each, settings.seed, context.key) for each in asked]
+    requests = [
+        GenerationRequest(rendered[each.place].token_ids, row["seed"], each.greedy)
+        for each, row in zip(asked, ids, strict=True)
+    ]
+    with context.progress(len(requests), "completions", "tokens") as bar:
+        completions = evaluate.engine.generate(
+            inputs.folders["policies"], requests, evaluate, context.runtime, bar.update
+        )
+    return schema_of("evaluations").build(
+        {
+            **{name: [row[name] for row in ids] for name in ids[0]},
+            **completion_columns(completions, renderer),
+            "policy_digest": [inputs.digest("policies")] * len(asked),
         }
+    )
 
 
-def _prompts(data: pa.Table, prompts: list[Any], key: str) -> pa.Table:
+def _ids(row: dict[str, Any], asked: _Asked, seed: int, key: str) -> dict[str, Any]:
+    """What a completion has of its prompt, its name, and its seed."""
+    return {
+        "rollout_id": rollout_id_of(row["group_id"], asked.sample),
+        **{
+            name: row[name]
+            for name in ("group_id", "prompt_id", "set", "prompt", "reference_answer")
+        },
+        "iteration": key,
+        "sample_index": asked.sample,
+        "greedy": asked.greedy,
+        "seed": seed_of("evaluation", seed, row["set"], row["prompt_id"], asked.sample),
+    }
+
+
+def _prompts(data: pa.Table, rendered: Sequence[RenderedPrompt], key: str) -> pa.Table:
     """The evaluation data as the scorer's prompts: rendered, and named by group."""
     pairs = zip(data["prompt_id"].to_pylist(), data["set"].to_pylist(), strict=True)
     groups = [group_id_of(key, prompt_id, set_name) for prompt_id, set_name in pairs]
     return data.append_column("group_id", pa.array(groups)).append_column(
-        "prompt", pa.array([prompt.text for prompt in prompts])
+        "prompt", pa.array([prompt.text for prompt in rendered])
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -25,46 +26,52 @@ class Settings(StageSettings):
     generate: Annotated[GenerateRollouts, From("recipe.generate_rollouts")]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """One rollout to be made."""
+
+    group_id: str
+    prompt_id: str
+    prompt_token_ids: list[int]
+    sample: int
+    seed: int
+
+
 def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
     """Rollouts table, groups in the order of the prompts.
 
     Raises:
         PolicyError: if the policy cannot be loaded, or a prompt does not fit into its context.
     """
-    generate, prompts, policy = (
-        settings.generate,
-        inputs.tables["prompts"],
-        inputs.folders["policies"],
-    )
+    generate, policy = settings.generate, inputs.folders["policies"]
+    prompts = inputs.tables["prompts"].select(["group_id", "prompt_id", "prompt_token_ids"])
     rows = [
-        (prompt, sample)
-        for prompt in prompts.select(["group_id", "prompt_id", "prompt_token_ids"]).to_pylist()
+        _Asked(
+            **prompt,
+            sample=sample,
+            seed=seed_of(settings.seed, context.key, prompt["prompt_id"], sample),
+        )
+        for prompt in prompts.to_pylist()
         for sample in range(generate.group_size)
     ]
-    seeds = [seed_of(settings.seed, context.key, p["prompt_id"], sample) for p, sample in rows]
-    requests = [
-        GenerationRequest(prompt["prompt_token_ids"], seed)
-        for (prompt, _), seed in zip(rows, seeds, strict=True)
-    ]
+    requests = [GenerationRequest(row.prompt_token_ids, row.seed) for row in rows]
     with context.progress(len(requests), "rollouts", "tokens") as bar:
         completions = generate.engine.generate(
             policy, requests, generate, context.runtime, bar.update
         )
     columns = {
-        "rollout_id": [rollout_id_of(prompt["group_id"], sample) for prompt, sample in rows],
-        "group_id": [prompt["group_id"] for prompt, _ in rows],
-        "prompt_id": [prompt["prompt_id"] for prompt, _ in rows],
+        "rollout_id": [rollout_id_of(row.group_id, row.sample) for row in rows],
+        "group_id": [row.group_id for row in rows],
+        "prompt_id": [row.prompt_id for row in rows],
         "iteration": [context.key] * len(rows),
-        "sample_index": [sample for _, sample in rows],
-        "seed": seeds,
+        "sample_index": [row.sample for row in rows],
+        "seed": [row.seed for row in rows],
         **completion_columns(completions, PromptRenderer(policy, PromptFormat())),
         "policy_digest": [inputs.digest("policies")] * len(rows),
     }
     table = schema_of("rollouts").build(columns)
-    return Outputs(
-        tables={"rollouts": table},
-        metrics={**completion_metrics(completions), **_diversity(table, completions)},
-    )
+    metrics = {**completion_metrics(completions), **_diversity(table, completions)}
+    return Outputs(tables={"rollouts": table}, metrics=metrics)
 
 
 def _diversity(table: pa.Table, completions: Sequence[Completion]) -> dict[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from pipeline.artifacts import schema_of
-from pipeline.config import UpdatePolicy
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 from pipeline.training.needs import Measurements, measurements_of
@@ -19,8 +18,21 @@ if TYPE_CHECKING:
 
 
 class Settings(StageSettings):
-    update: Annotated[UpdatePolicy, From("recipe.update_policy")]
+    """Not the whole of `update_policy`: another learning rate must not measure everything again."""
+
+    old_logprobs: Annotated[str, From("recipe.update_policy.old_logprobs")]
+    epochs: Annotated[int, From("recipe.update_policy.epochs")]
+    optimizer_steps: Annotated[int, From("recipe.update_policy.optimizer_steps")]
+    needs_reference: Annotated[bool, From("recipe.update_policy.loss.needs_reference")]
+    precision: Annotated[str, From("recipe.update_policy.precision")]
+    micro_batch_tokens: Annotated[int, From("recipe.update_policy.micro_batch_tokens")]
     temperature: Annotated[float, From("recipe.generate_rollouts.temperature")]
+
+    @property
+    def needs(self) -> Measurements:
+        return measurements_of(
+            self.old_logprobs, self.epochs, self.optimizer_steps, self.needs_reference
+        )
 
 
 def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
@@ -30,24 +42,23 @@ def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Ou
         TrainingError: if the rollouts do not come from this policy.
         PolicyError: if a policy cannot be loaded.
     """
-    needs = measurements_of(settings.update)
-    if not needs.any:
+    if not settings.needs.any:
         return Outputs(tables={"logprobs": schema_of("logprobs").empty()}, metrics={"rows": 0})
-    from pipeline.training import tables
+    from pipeline.training.measured import logprobs_table, sampling_metrics
     from pipeline.training.rows import rows_of
 
     rollouts = inputs.tables["rollouts"]
     rows = rows_of(inputs.tables["prompts"], rollouts, inputs.digest("policies"))
-    measured = _measure(settings, inputs, context, rows, needs)
+    measured = _measure(settings, inputs, context, rows)
     old = measured.get("policies")
     return Outputs(
-        tables={"logprobs": tables.logprobs_table(rollouts, old, measured.get("reference"))},
-        metrics={"rows": len(rows), **tables.sampling_metrics(rows, old)},
+        tables={"logprobs": logprobs_table(rollouts, old, measured.get("reference"))},
+        metrics={"rows": len(rows), **sampling_metrics(rows, old)},
     )
 
 
 def _measure(
-    settings: Settings, inputs: Inputs, context: Context, rows: Rows, needs: Measurements
+    settings: Settings, inputs: Inputs, context: Context, rows: Rows
 ) -> dict[str, Measured]:
     """Measurements by input name. A reference that is the policy itself is not run twice."""
     from pipeline.policies.loading import load_model, prepare_torch
@@ -55,16 +66,25 @@ def _measure(
 
     device = prepare_torch(context.runtime)
     wanted = [
-        name for name, needed in (("policies", needs.old), ("reference", needs.reference)) if needed
+        name
+        for name, needed in (
+            ("policies", settings.needs.old),
+            ("reference", settings.needs.reference),
+        )
+        if needed
     ]
     digests = {name: inputs.digest(name) for name in wanted}
     by_digest: dict[str, Measured] = {}
     with context.progress(len(rows) * len(set(digests.values())), "rollouts", "tokens") as bar:
         for name, digest in digests.items():
             if digest not in by_digest:
-                model = load_model(inputs.folders[name], device, "float32")
                 by_digest[digest] = measure(
-                    model, rows, settings.update, settings.temperature, bar.update
+                    load_model(inputs.folders[name], device),
+                    rows,
+                    settings.temperature,
+                    settings.precision,
+                    settings.micro_batch_tokens,
+                    bar.update,
                 )
     return {name: by_digest[digest] for name, digest in digests.items()}
 

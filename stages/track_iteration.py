@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from pipeline import lock_guard
-from pipeline.errors import ConfigError, Problem, TrackingError, nearest
+from pipeline.errors import ConfigError, Problem, RollbookError, nearest
 from pipeline.params import read_params
 from pipeline.process import die_with_parent, run_program
 
@@ -31,8 +31,11 @@ def track_iteration(key: str) -> None:
     started = time.perf_counter()
     try:
         sent = bring_up_to_date(params)
-    except TrackingError as error:
-        print(f"track_iteration@{key}: warning: not tracked: {error}", file=sys.stderr)
+    except (
+        Exception
+    ) as error:  # whatever it is, the iteration is finished and the next one can begin
+        kind = "" if isinstance(error, RollbookError) else f"{type(error).__name__}: "
+        print(f"track_iteration@{key}: warning: not tracked: {kind}{error}", file=sys.stderr)
         return
     seconds = time.perf_counter() - started
     print(f"track_iteration@{key}: sent {', '.join(sent) or 'nothing new'} in {seconds:.1f} s")

@@ -31,12 +31,13 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
     from pipeline.policies.loading import prepare_torch, stored_dtype
     from pipeline.training import tables
     from pipeline.training.checkpoint import load_for_training, masters_of, policy_writer
-    from pipeline.training.loop import LoopSettings, PolicyUpdate
+    from pipeline.training.loop import PolicyUpdate
     from pipeline.training.optimizer import (
         OptimizerState,
         optimizer_state_writer,
         read_optimizer_state,
     )
+    from pipeline.training.records import LoopSettings
     from pipeline.training.rows import training_rows
 
     device = prepare_torch(context.runtime)

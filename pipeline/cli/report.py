@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ROWS_SHOWN = 24
+WIDTH_IN_FILES = 120
 
 
 @click.command()
@@ -27,7 +28,8 @@ def report() -> None:
     """
     from rich.console import Console
 
-    print_table(read_report(read_params()), Console())
+    found, console = read_report(read_params()), Console()
+    print_table(found, console if console.is_terminal else Console(width=WIDTH_IN_FILES))
 
 
 def print_table(report: Report, console: Console) -> None:
@@ -36,8 +38,13 @@ def print_table(report: Report, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="Evaluation by iteration", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("iteration", no_wrap=True)
+    table = Table(
+        title="Evaluation by iteration",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("policy", no_wrap=True)
     table.add_column("recipe")
     samples = {name: _samples(report, name) for name in report.sets}
     for name in report.sets:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import PolicyError
+from pipeline.process import processors
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +44,7 @@ def prepare_torch(runtime: Runtime) -> torch.device:
 
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.set_num_threads(_processors() if runtime.threads == "auto" else runtime.threads)
+    torch.set_num_threads(processors() if runtime.threads == "auto" else runtime.threads)
     if torch.get_num_interop_threads() != 1:
         with contextlib.suppress(RuntimeError):  # too late once parallel work has begun
             torch.set_num_interop_threads(1)
@@ -202,10 +203,3 @@ def lean_transformers() -> Iterator[None]:
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
-
-
-def _processors() -> int:
-    """Processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -14,9 +14,9 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipeline.errors import PolicyError
 from pipeline.policies.base import BasePolicy, CreatedPolicy, WarmStartExample
@@ -50,7 +50,7 @@ class Pretrained(BasePolicy):
         dtype: floating type to store the policy in; `stored` keeps the model's own.
     """
 
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     dtype: Literal["stored", "float32", "bfloat16", "float16"] = "stored"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.config import Runtime
 
 INITIAL_DEVIATION = 0.08
-"""Standard deviation of initial weights. At 64 wide the usual 0.02 leaves the sums unlearned after 400 steps."""
+"""Standard deviation of initial weights. At 64 wide the usual 0.02 learns the same sums several times as slowly."""
 
 
 class Tiny(BasePolicy):
@@ -39,7 +39,7 @@ class Tiny(BasePolicy):
         context_length: most tokens (bytes) of prompt and completion together.
         warm_start_steps: optimizer steps of the warm start; 0 leaves random weights.
         warm_start_batch: examples per step.
-        warm_start_learning_rate: at its highest.
+        warm_start_learning_rate: of its matrices, at its highest.
         wrong_share: share of wrong answers in the second half of the warm start.
     """
 
@@ -51,8 +51,8 @@ class Tiny(BasePolicy):
     context_length: PositiveInt = 1024
     warm_start_steps: NonNegativeInt = 400
     warm_start_batch: PositiveInt = 128
-    warm_start_learning_rate: PositiveFloat = 4e-3
-    wrong_share: Annotated[float, Field(ge=0, le=1)] = 0.4
+    warm_start_learning_rate: PositiveFloat = 0.02
+    wrong_share: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     @model_validator(mode="after")
     def _positions_come_in_pairs(self) -> Tiny:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlflow.entities import Metric, Param, Run, RunTag
@@ -22,8 +23,9 @@ CHAIN = "rollbook.chain"
 BASE = "rollbook.base_logged"
 SUPERSEDED = "rollbook.superseded"
 TAG_LENGTH = 4000
-POINTS_PER_BATCH = 1000
-PARAMS_PER_BATCH = 100
+POINTS_PER_CALL = 800
+PARAMS_PER_CALL = 100
+"""MLflow takes 1,000 entities in a call, of them 100 parameters and 100 tags."""
 
 
 @dataclass
@@ -99,10 +101,11 @@ def create(store: Store, chain: Chain) -> ChainRun:
         ORIGIN: chain.origin,
         LINE: store.line,
         "seed": str(chain.seed),
+        "dvc.experiment": experiment,
         "mlflow.source.name": "rollbook",
+        "mlflow.source.git.commit": (first.environment.get("git") or {}).get("commit", ""),
     }
-    if experiment:
-        tags["dvc.experiment"] = experiment
+    tags = {name: value for name, value in tags.items() if value}
     letters = chain.tip.rstrip("0123456789")
     marks = [letters if letters != "i" else "", experiment]
     name = " · ".join([f"{first.recipe}, seed {chain.seed}", *(mark for mark in marks if mark)])
@@ -158,20 +161,23 @@ def metrics_at(metrics: Metrics, number: int, timestamp_ms: int) -> list[Metric]
 def log(
     client: MlflowClient,
     run_id: str,
-    points: Iterable[Metric] = (),
+    points: Sequence[Metric] = (),
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
     """Logs in as few calls as MLflow's limits allow; tags come last."""
-    metrics = list(points)
     settings = [Param(name, value) for name, value in (params or {}).items()]
     labels = [RunTag(name, shortened(value)) for name, value in (tags or {}).items()]
-    for start in range(0, len(settings), PARAMS_PER_BATCH):
-        client.log_batch(run_id, params=settings[start : start + PARAMS_PER_BATCH])
-    for start in range(0, len(metrics), POINTS_PER_BATCH):
-        client.log_batch(run_id, metrics=metrics[start : start + POINTS_PER_BATCH])
-    for start in range(0, len(labels), PARAMS_PER_BATCH):
-        client.log_batch(run_id, tags=labels[start : start + PARAMS_PER_BATCH])
+    calls = max(
+        math.ceil(len(points) / POINTS_PER_CALL), math.ceil(len(settings) / PARAMS_PER_CALL), 1
+    )
+    for call in range(calls):
+        client.log_batch(
+            run_id,
+            metrics=points[call * POINTS_PER_CALL : (call + 1) * POINTS_PER_CALL],
+            params=settings[call * PARAMS_PER_CALL : (call + 1) * PARAMS_PER_CALL],
+            tags=labels if call == calls - 1 else (),
+        )
 
 
 def _written_contents(contents: Mapping[str, str]) -> dict[str, str]:

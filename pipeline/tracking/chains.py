@@ -57,7 +57,7 @@ def read_chains(params: Params) -> list[Chain]:
     for tip in (key for key in params.iterations if key not in followed):
         if steps := _finished(tip, params, disk, known):
             # what it ran with; params.yaml may have been edited since
-            seed = steps[0].settings["seed"]
+            seed = int(steps[0].settings.get("seed", params.seed))
             chains.append(Chain(hash_of([seed, made]), seed, base, settings, tip, tuple(steps)))
     return chains
 

@@ -59,6 +59,12 @@ class Step:
         """When its first stage began."""
         return min(_finished_ms(info) - _took_ms(info) for info in self.infos.values())
 
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Packages, host and repository that the policy was made with."""
+        found: Mapping[str, Any] = self.infos["update_policy"]["environment"]
+        return found
+
     @cached_property
     def costs(self) -> Metrics:
         """Seconds, memory and rates of its stages: they vary from run to run, so they are no part of `content`."""
@@ -88,9 +94,13 @@ class Disk:
             return False
         declared, digest = load_stage(stage), info["digest"]
         planned = digest if self._plan is None else planned_digest(self._plan, stage, key)
-        current = planned == digest and all(
-            self.contents.get(item.path(key, self.params)) == info["inputs"].get(item.label)
-            for item in declared.inputs
+        current = (
+            planned == digest
+            and {item.label for item in declared.outputs} <= info["outputs"].keys()
+            and all(
+                self.contents.get(item.path(key, self.params)) == info["inputs"].get(item.label)
+                for item in declared.inputs
+            )
         )
         if current:
             for item in declared.outputs:
@@ -117,13 +127,17 @@ class Disk:
         )
 
     def settings(self, stages: Iterable[str], key: str) -> dict[str, Any]:
-        """Settings by the place in params.yaml they were read from, `recipe.` left out."""
+        """Settings by the place in params.yaml they were read from, `recipe.` left out.
+
+        The code may have gained settings since; the step ran without those.
+        """
         found = {}
         for stage in stages:
             settings = self.info(stage, key)["settings"]
             for name, field in load_stage(stage).settings.model_fields.items():
                 place = next(mark.place for mark in field.metadata if isinstance(mark, From))
-                found[place.removeprefix("recipe.")] = settings[name]
+                if name in settings:
+                    found[place.removeprefix("recipe.")] = settings[name]
         return found
 
     def info(self, stage: str, key: str) -> dict[str, Any]:

@@ -69,8 +69,7 @@ def remove(store: Store, run: Run) -> None:
 
 
 def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
-    environment = step.infos["update_policy"]["environment"]
-    git: Mapping[str, Any] = environment.get("git") or {}
+    git: Mapping[str, Any] = step.environment.get("git") or {}
     contents = {artifact.path: artifact.content for artifact in artifacts}
     tags = {
         "iteration": step.key,
@@ -82,13 +81,13 @@ def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
         "dirty": str(git.get("dirty", "")).lower(),
         "patch_sha256": git.get("patch_sha256", ""),
         "dvc.experiment": os.environ.get("DVC_EXP_NAME", ""),
-        "host": environment.get("host", ""),
+        "host": step.environment.get("host", ""),
         "mlflow.source.name": "rollbook",
         "mlflow.source.git.commit": git.get("commit", ""),
         "mlflow.note.content": step_text(step),
     }
     tags |= {f"md5.{item.path.parent.name}": item.md5 for item in artifacts if item.made}
-    packages: Mapping[str, str] = environment.get("packages") or {}
+    packages: Mapping[str, str] = step.environment.get("packages") or {}
     tags |= {f"version.{name}": version for name, version in packages.items()}
     return {name: value for name, value in tags.items() if value}
 
@@ -98,7 +97,7 @@ def _optimizer_steps(step: Step) -> list[Metric]:
     path = path_of("optimizer_steps", step.key)
     if not path.exists():
         return []
-    table = pq.read_table(path)
+    table = pq.ParquetFile(path).read()
     places = table.column("optimizer_step").to_pylist()
     return [
         Metric(f"optimizer_steps/{name}", float(value), step.finished_ms, place)

@@ -7,8 +7,7 @@ are summed, never averaged, so memory decides how a step is cut up and the gradi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,77 +21,12 @@ from pipeline.tokens import IntArray, Ragged, off_grid, token_batch
 from pipeline.training.batches import deal_to_steps, micro_batches
 from pipeline.training.logprobs import TokenLogprobs, completion_logprobs
 from pipeline.training.optimizer import OptimizerState, learning_rate_at, make_optimizer, moments_of
+from pipeline.training.records import LoopSettings, StepRecord, UpdateRecord
 from pipeline.training.rows import TrainingRows
 from pipeline.training.statistics import RowNumbers, joined, row_statistics, step_metrics
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from pipeline.config import UpdatePolicy
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """What decides an update besides the model and its rows.
-
-    Attributes:
-        update: settings of the recipe.
-        temperature: the rollouts were sampled with.
-        max_completion_tokens: limit they were generated under.
-        seed, iteration: decide the order of groups.
-    """
-
-    update: UpdatePolicy
-    temperature: float
-    max_completion_tokens: int
-    seed: int
-    iteration: str
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One optimizer step.
-
-    Attributes:
-        epoch: pass over the rollouts, from 0.
-        optimizer_step: counted along the chain of iterations, from 1.
-        loss: sum over micro-batches.
-        grad_norm: before clipping.
-        learning_rate: it was taken with.
-        tokens: trained-on tokens of the step, those of skipped rows included.
-        rows: rollouts of the step.
-        rows_skipped: of them not computed, because their gradient is 0.
-        metrics: by TRL's names.
-    """
-
-    epoch: int
-    optimizer_step: int
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    tokens: int
-    rows: int
-    rows_skipped: int
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class UpdateRecord:
-    """What an update did.
-
-    Attributes:
-        steps: in order.
-        computed: [R] rows that went through the model.
-        numbers: [R] statistics of each row as last seen, NaN where it was not computed.
-        policy_logprobs: of each completion as last seen, before that optimizer step; 0 where not computed.
-        moments: of the optimizer afterwards.
-    """
-
-    steps: list[StepRecord]
-    computed: NDArray[np.bool_]
-    numbers: RowNumbers
-    policy_logprobs: Ragged
-    moments: Mapping[str, Tensor]
 
 
 class PolicyUpdate:

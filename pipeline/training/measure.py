@@ -17,8 +17,6 @@ from pipeline.training.rows import Rows
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from pipeline.config import UpdatePolicy
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -32,17 +30,19 @@ class Measured:
 def measure(
     model: PreTrainedModel,
     rows: Rows,
-    update: UpdatePolicy,
     temperature: float,
+    precision: str,
+    micro_batch_tokens: int,
     on_rows: Callable[[int, int], None],
 ) -> Measured:
-    """Runs a policy over all rows, in the update's own precision and micro-batch size.
+    """Runs a policy over all rows.
 
     Args:
         model: in evaluation mode.
         rows: of the iteration; rows without tokens get empty lists.
-        update: settings of the recipe.
         temperature: the rollouts were sampled with.
+        precision: of the update, so that old and current log-probs compare.
+        micro_batch_tokens: tokens, padding included, that go through the model at once.
         on_rows: called with (rows, tokens) done since the last call.
     """
     completions = rows.completions
@@ -51,9 +51,9 @@ def measure(
     device = next(model.parameters()).device
     index = np.flatnonzero(completions.lengths)
     on_rows(len(rows) - len(index), 0)
-    for part in micro_batches(index, rows.lengths, update.micro_batch_tokens):
+    for part in micro_batches(index, rows.lengths, micro_batch_tokens):
         batch = token_batch(rows.prompts.rows(part), completions.rows(part), device)
-        policy = completion_logprobs(model, batch, temperature, update.precision)
+        policy = completion_logprobs(model, batch, temperature, precision)
         places = completions.places(part)
         logprobs[places] = off_grid(policy.logprobs, batch.completion_mask)
         entropies[places] = off_grid(policy.entropies, batch.completion_mask)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pipeline.config import UpdatePolicy
+from typing import NamedTuple
 
 
 class Measurements(NamedTuple):
     """What must be measured.
 
     Attributes:
-        old: the policy before the update. With a single optimizer step it is the current one.
+        old: the policy before the update.
         reference: the frozen policy of the KL term.
     """
 
@@ -24,10 +21,9 @@ class Measurements(NamedTuple):
         return self.old or self.reference
 
 
-def measurements_of(update: UpdatePolicy) -> Measurements:
-    """What this recipe's update cannot do without."""
-    several_steps = update.epochs * update.optimizer_steps > 1
-    return Measurements(
-        old=update.old_logprobs == "measured" and several_steps,
-        reference=update.loss.needs_reference,
-    )
+def measurements_of(
+    old_logprobs: str, epochs: int, optimizer_steps: int, needs_reference: bool
+) -> Measurements:
+    """What an update with these settings cannot do without. In a single optimizer step old is the current policy."""
+    several_steps = epochs * optimizer_steps > 1
+    return Measurements(old_logprobs == "measured" and several_steps, needs_reference)

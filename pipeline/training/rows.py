@@ -154,7 +154,9 @@ def training_rows(
     per_token = advantages["token_advantages"]
     if 0 < per_token.null_count < len(per_token):
         raise TrainingError("the advantages table has token_advantages for some rows only")
-    needs = measurements_of(update)
+    needs = measurements_of(
+        update.old_logprobs, update.epochs, update.optimizer_steps, update.loss.needs_reference
+    )
     if needs.any:
         refuse_other_rows(logprobs, rollouts, "logprobs")
     old = _measured(logprobs, "old_logprobs", rows) if needs.old else None

@@ -1,4 +1,4 @@
-"""What was measured and what an update did, as tables and metrics."""
+"""What an update did, as tables and metrics."""
 
 from __future__ import annotations
 
@@ -9,53 +9,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts import schema_of
-from pipeline.tokens import Ragged
+from pipeline.training.columns import IDS, lists_where
 
 if TYPE_CHECKING:
-    from pipeline.training.loop import StepRecord, UpdateRecord
-    from pipeline.training.measure import Measured
-    from pipeline.training.rows import Rows, TrainingRows
+    from pipeline.training.records import StepRecord, UpdateRecord
+    from pipeline.training.rows import TrainingRows
 
-IDS = ("rollout_id", "group_id", "prompt_id", "iteration")
 NOT_KEPT, NO_TOKENS, NO_SIGNAL = "not kept", "no tokens to train on", "advantage is 0"
 LAST, LOWEST, HIGHEST = ("learning_rate",), ("ratio/min",), ("ratio/max",)
 """Metrics whose value over an iteration is that of the last step, the lowest or the highest; of all others the mean."""
-
-
-def logprobs_table(
-    rollouts: pa.Table, old: Measured | None, reference: Measured | None
-) -> pa.Table:
-    """One row per rollout. Columns that were not measured are null.
-
-    Args:
-        rollouts: the iteration's rollouts table.
-        old: under the policy before the update.
-        reference: under the reference policy.
-    """
-    columns: dict[str, Any] = {name: rollouts[name] for name in IDS}
-    nothing, everywhere = pa.nulls(rollouts.num_rows), np.ones(rollouts.num_rows, bool)
-    for name, lists in {
-        "old_logprobs": None if old is None else old.logprobs,
-        "ref_logprobs": None if reference is None else reference.logprobs,
-        "values": None,
-        "entropies": None if old is None else old.entropies,
-    }.items():
-        columns[name] = nothing if lists is None else lists_where(lists, everywhere)
-    return schema_of("logprobs").build(columns)
-
-
-def sampling_metrics(rows: Rows, old: Measured | None) -> dict[str, float]:
-    """How far the trainer's log-probs are from those the engine reported, and the entropy, over trained-on tokens."""
-    if old is None:
-        return {}
-    mask = rows.loss_mask.values
-    difference = np.abs(old.logprobs.values - rows.sampling_logprobs.values)[mask]
-    entropies = old.entropies.values[mask]
-    return {
-        "sampling/sampling_logp_difference/mean": _mean(difference),
-        "sampling/sampling_logp_difference/max": float(difference.max(initial=0)),
-        "entropy": _mean(entropies),
-    }
 
 
 def updates_table(rollouts: pa.Table, rows: TrainingRows, record: UpdateRecord) -> pa.Table:
@@ -137,16 +99,6 @@ def update_metrics(steps: list[StepRecord], rows: TrainingRows) -> dict[str, flo
     }
 
 
-def lists_where(lists: Ragged, valid: NDArray[np.bool_]) -> pa.Array:
-    """A list column with the lists where `valid`, null elsewhere."""
-    shown = lists.rows(np.flatnonzero(valid))
-    lengths = np.where(valid, lists.lengths, 0)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(shown.values), mask=pa.array(~valid)
-    )
-
-
 def _over_steps(name: str, values: NDArray[Any]) -> float:
     values = values[np.isfinite(values)]
     if not len(values):
@@ -156,7 +108,3 @@ def _over_steps(name: str, values: NDArray[Any]) -> float:
     if name in LOWEST:
         return float(values.min())
     return float(values.max() if name in HIGHEST else values.mean())
-
-
-def _mean(values: NDArray[Any]) -> float:
-    return float(values.mean(dtype=np.float64)) if len(values) else float("nan")

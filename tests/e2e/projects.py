@@ -24,7 +24,7 @@ COPIED = (
 )
 BIN = Path(sys.executable).parent
 SMALL: dict[str, Any] = {
-    "data__evaluation": {"heldout": {"name": "arithmetic", "prompts": 32}},
+    "data__evaluation": {"heldout": {"name": "arithmetic", "below": 50, "prompts": 32}},
     "policy__base": {"name": "tiny", "warm_start_steps": 40},
     "recipes__grpo__prepare_prompts__prompts_per_iteration": 24,
     "recipes__grpo__generate_rollouts__group_size": 4,

@@ -111,8 +111,23 @@ def test_it_learns_and_reports_its_last_loss() -> None:
     arguments: Any = {"batch_size": 16, "learning_rate": 0.1, "wrong_share": 0.5, "seed": 3}
     first = warm_start(model, PAIRS, steps=1, **arguments)
     assert first == pytest.approx(math.log(64))
-    assert warm_start(model, PAIRS, steps=60, **arguments) < 2.0
+    assert warm_start(model, PAIRS, steps=60, **arguments) < math.log(64) - 0.1
     assert not model.training
+
+
+def test_matrices_and_the_rest_are_trained_by_different_optimizers() -> None:
+    model = torch.nn.ModuleDict(
+        {
+            "embedding": torch.nn.Embedding(5, 4),
+            "inside": torch.nn.Linear(4, 4),
+            "norm": torch.nn.RMSNorm(4),
+        }
+    )
+    muon, adam = module._optimizers(model, 0.02)
+    assert isinstance(muon, torch.optim.Muon)
+    assert [tuple(p.shape) for p in muon.param_groups[0]["params"]] == [(4, 4)]
+    assert sorted(tuple(p.shape) for p in adam.param_groups[0]["params"]) == [(4,), (4,), (5, 4)]
+    assert muon.param_groups[0]["lr"] == 0.02
 
 
 def test_without_examples_nothing_happens() -> None:

@@ -26,9 +26,23 @@ ADVANTAGES = [[1.0, -1.0, 0.5], [0.0, 2.0, -2.0]]
 KL = {"name": "dapo", "kl_coef": 0.1}
 
 
+def _settings(temperature: float = 1.0, **options: Any) -> Settings:
+    update = settings_of(**options)
+    return Settings(
+        old_logprobs=update.old_logprobs,
+        epochs=update.epochs,
+        optimizer_steps=update.optimizer_steps,
+        needs_reference=update.loss.needs_reference,
+        precision=update.precision,
+        micro_batch_tokens=update.micro_batch_tokens,
+        temperature=temperature,
+    )
+
+
 def _run(tables: dict[str, pa.Table], reference: str = "i0000", **options: Any) -> Outputs:
-    settings = Settings(update=settings_of(**options), temperature=0.8)
-    outputs = measure_logprobs(settings, inputs_for(tables, reference=reference), context())
+    outputs = measure_logprobs(
+        _settings(0.8, **options), inputs_for(tables, reference=reference), context()
+    )
     write_table(outputs.tables["logprobs"], "logprobs", "i0001")  # passes its schema
     return outputs
 
@@ -59,9 +73,9 @@ def test_nothing_is_measured_without_torch(project: Path) -> None:
     code = (
         "import sys\n"
         "from pipeline.stage import Context, Inputs\n"
-        "from pipeline.config import UpdatePolicy\n"
         "from stages.measure_logprobs import Settings, measure_logprobs\n"
-        "settings = Settings(update=UpdatePolicy(), temperature=1.0)\n"
+        "settings = Settings(old_logprobs='measured', epochs=1, optimizer_steps=1, needs_reference=False,"
+        " precision='float32', micro_batch_tokens=99, temperature=1.0)\n"
         "outputs = measure_logprobs(settings, Inputs(), Context('i0001'))\n"
         "assert outputs.tables['logprobs'].num_rows == 0\n"
         "assert 'torch' not in sys.modules\n"
@@ -113,9 +127,10 @@ def test_the_reference_is_another_policy(project: Path) -> None:
 def test_the_same_weights_are_run_once(project: Path, seed: int, runs: int) -> None:
     tables = tables_for(write_policy().content_hash, ADVANTAGES)
     write_policy("i0007", seed=seed)  # with seed 0 the same content as i0000
-    settings = Settings(update=settings_of(epochs=2, loss=KL), temperature=1.0)
     here = context()
-    outputs = measure_logprobs(settings, inputs_for(tables, reference="i0007"), here)
+    outputs = measure_logprobs(
+        _settings(epochs=2, loss=KL), inputs_for(tables, reference="i0007"), here
+    )
     (bar,) = here.progress_made
     assert (bar.total, bar.done) == (6 * runs, 6 * runs)
     logprobs = outputs.tables["logprobs"]

@@ -95,8 +95,9 @@ def test_resuming_from_folders_is_exact(project: Path) -> None:
     import torch
 
     from pipeline.policies.loading import load_model
-    from pipeline.training.loop import LoopSettings, PolicyUpdate
+    from pipeline.training.loop import PolicyUpdate
     from pipeline.training.optimizer import OptimizerState
+    from pipeline.training.records import LoopSettings
     from pipeline.training.rows import training_rows
 
     digest = write_policy().content_hash
@@ -128,6 +129,21 @@ def test_warm_up_and_step_count_go_on_along_the_chain(project: Path) -> None:
     assert made[1].metrics["optimizer_step"] == 6
     state = json.loads((path_of("optimizers", "i0002") / "state.json").read_text())
     assert state == {"optimizer_step": 6}
+
+
+def test_weights_move_by_the_learning_rate_of_the_step(project: Path) -> None:
+    # Adam's first step moves every weight by the learning rate (here 0.01, its first tenth in the warm-up).
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    before = weights(path_of("policies", "i0000"))
+    for key, options, expected in (
+        ("i0001", {}, 0.01),
+        ("i0002", {"warmup_steps": 10}, 0.001),
+    ):
+        outputs = update_policy(_settings(**options), inputs_for(tables), context())
+        _write(outputs, key)
+        after = weights(path_of("policies", key))
+        largest = max(np.abs(after[name] - before[name]).max() for name in before)
+        assert largest == pytest.approx(expected, rel=1e-2)
 
 
 def test_a_policy_stored_in_bf16_keeps_float32_masters(project: Path) -> None:

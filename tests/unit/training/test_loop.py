@@ -10,8 +10,9 @@ from pipeline.policies.loading import load_model, prepare_torch
 from pipeline.tokens import token_batch
 from pipeline.training.checkpoint import checkpoint_layers
 from pipeline.training.logprobs import completion_logprobs
-from pipeline.training.loop import LoopSettings, PolicyUpdate
+from pipeline.training.loop import PolicyUpdate
 from pipeline.training.optimizer import OptimizerState
+from pipeline.training.records import LoopSettings
 from pipeline.training.rows import TrainingRows, training_rows
 from tests.unit.training.small import RUNTIME, settings_of, tables_for, write_model
 
