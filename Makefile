@@ -22,7 +22,7 @@ train: .venv/.complete ## train what params.yaml says, then show the evaluation 
 	@$(RUN) rollbook report
 
 test: .venv/.complete ## run the whole test suite
-	@$(RUN) python -m pytest $(TESTS)
+	@$(RUN) python -m pytest -n 2 $(TESTS)
 
 ui: .venv/.complete ## show the runs in MLflow
 	@$(RUN) rollbook ui

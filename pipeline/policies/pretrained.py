@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 COMMIT = re.compile("[0-9a-f]{40}")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
+SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")
+PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+WEIGHTS = (*SAFETENSORS, *PICKLED)
 COPIED = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -114,23 +116,29 @@ class Pretrained(BasePolicy):
         return [file for file in Path(self.model).glob(pattern) if file.is_file()]
 
     def _downloaded(self) -> Path:
-        """The hub model in the local cache of huggingface_hub."""
+        """The hub model in the local cache of huggingface_hub; pickled weights only where there are no safetensors."""
         from huggingface_hub import snapshot_download
 
+        folder = Path()
         try:
-            return Path(
-                snapshot_download(
-                    self.model,
-                    revision=self.revision,
-                    allow_patterns=["config.json", *WEIGHTS, *COPIED],
+            for weights in (SAFETENSORS, PICKLED):
+                folder = Path(
+                    snapshot_download(
+                        self.model,
+                        revision=self.revision,
+                        allow_patterns=["config.json", *weights, *COPIED],
+                        ignore_patterns=["*/*.safetensors*", "*/*.bin*"],  # copies in other formats
+                    )
                 )
-            )
+                if any(True for pattern in weights for _ in folder.glob(pattern)):
+                    break
         except Exception as error:
             reason = " ".join(str(error).split())
             raise PolicyError(
                 f"policy.base: {self.model} at {self.revision} cannot be had from the hub: {reason[:300]}",
                 "check the id and the commit hash; a gated model needs `hf auth login`, and a first use the network",
             ) from error
+        return folder
 
 
 def _refuse_unusable(folder: Path) -> None:

@@ -100,6 +100,8 @@ class Tiny(BasePolicy):
         with lean_transformers():
             import torch
             from transformers import LlamaConfig, LlamaForCausalLM
+            from transformers.utils import logging
+        logging.disable_progress_bar()
         config = LlamaConfig(
             vocab_size=VOCABULARY_SIZE,
             hidden_size=self.hidden_size,

@@ -12,7 +12,7 @@ import pytest
 from pipeline.atomic import TEMPORARY_PREFIX
 from tests.e2e.projects import environment, make_project, output_hashes, repro, stages_run
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
 KILLS = int(os.environ.get("ROLLBOOK_TEST_KILLS", "10"))
 
 

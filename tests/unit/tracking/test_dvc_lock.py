@@ -5,6 +5,14 @@ from pipeline.tracking.dvc_lock import output_md5s
 LOCK = """\
 schema: '2.0'
 stages:
+  init_policy:
+    cmd: python -m stages.init_policy
+    outs:
+    - path: artifacts/policies/i0000
+      hash: md5
+      md5: 22222222222222222222222222222222.dir
+      size: 10
+      nfiles: 2
   generate_rollouts@i0001:
     cmd: exec python -m stages.generate_rollouts --iteration i0001
     deps:
@@ -21,14 +29,6 @@ stages:
       hash: md5
       md5: 11111111111111111111111111111111
       size: 5
-  init_policy:
-    cmd: python -m stages.init_policy
-    outs:
-    - path: artifacts/policies/i0000
-      hash: md5
-      md5: 22222222222222222222222222222222.dir
-      size: 10
-      nfiles: 2
 """
 
 

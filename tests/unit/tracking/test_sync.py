@@ -186,6 +186,21 @@ def test_numbers_that_are_not_finite_are_counted_and_not_sent(finished: Project)
     assert shown.curve(shown.chains[0], "non_finite") == {0: 0, 1: 1, 2: 1, 3: 1}
 
 
+def test_the_base_policy_joins_the_curves_when_it_is_evaluated(finished: Project) -> None:
+    evaluation = path_of("metrics/evaluate_policy", "i0000")
+    kept = evaluation.read_text()
+    evaluation.unlink()
+    bring_up_to_date(finished.params)
+    assert 0 not in Shown().curve(Shown().chains[0], MEAN)
+    evaluation.write_text(kept)
+    assert bring_up_to_date(finished.params) == []
+    assert Shown().curve(Shown().chains[0], MEAN)[0] == pytest.approx(0.3)
+    # evaluated again, on other terms, while no iteration is: step 0 keeps its one point
+    finished.run("evaluate_policy", "i0000", {MEAN: 0.1})
+    bring_up_to_date(finished.params)
+    assert Shown().curve(Shown().chains[0], MEAN)[0] == pytest.approx(0.3)
+
+
 def test_rebuilding_gives_the_same_runs(finished: Project) -> None:
     bring_up_to_date(finished.params)
     before = _pages(Shown())
@@ -245,7 +260,7 @@ def test_an_experiment_elsewhere_writes_into_the_main_project(
     bring_up_to_date(finished.params)
     main = Path.cwd()
     elsewhere = main / ".dvc" / "tmp" / "exps" / "x"
-    elsewhere.mkdir(parents=True)
+    (elsewhere / ".dvc").mkdir(parents=True)
     for item in ("params.yaml", "artifacts"):
         subprocess.run(["cp", "-r", item, elsewhere], check=True)
     monkeypatch.chdir(elsewhere)
