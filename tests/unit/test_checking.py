@@ -1,0 +1,127 @@
+"""What `check` warns of, and what it says would run again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts import path_of, write_json
+from pipeline.checking import Rerun, describe, guard, reruns, unfinished, warnings_for
+from pipeline.errors import RollbookError
+from pipeline.params import parse_params
+from pipeline.plan import ITERATION_STAGES, make_plan
+from tests.unit.test_params import shipped
+
+ROOT = Path(__file__).parents[2]
+
+
+def _warnings(**changes: Any) -> list[str]:
+    return list(warnings_for(parse_params(shipped(**changes))))
+
+
+def test_the_shipped_settings_need_no_warning() -> None:
+    assert _warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate", "warned"),
+    [(10_000_001, 2e-5, True), (10_000_001, 1e-5, False), (9_000_000, 1e-2, False)],
+)
+def test_high_learning_rate_for_a_large_policy(
+    project: Path, parameters: int, rate: float, warned: bool
+) -> None:
+    """The count of a policy that cannot tell it beforehand is known once it is made."""
+    policy = (
+        "from pipeline.policies.base import BasePolicy\n\n\nclass Mine(BasePolicy):\n    pass\n"
+    )
+    Path("my_policy.py").write_text(policy)
+    changes: dict[str, Any] = {
+        "policy__base": {"path": "my_policy.py:Mine"},
+        "recipes__grpo__update_policy__learning_rate": rate,
+    }
+    assert _warnings(**changes) == []
+    write_json({"parameters": parameters}, path_of("metrics/init_policy", "i0000"))
+    found = _warnings(**changes)
+    assert bool(found) is warned
+    assert all("is high for full fine-tuning of 10M parameters" in warning for warning in found)
+
+
+def test_groups_of_two() -> None:
+    [warning] = _warnings(recipes__grpo__generate_rollouts__group_size=2)
+    assert warning.startswith("recipes.grpo.generate_rollouts.group_size: with groups of two")
+
+
+def test_prompts_judged_in_another_format() -> None:
+    [warning] = _warnings(recipes__grpo__prepare_prompts__system_prompt="Answer with a number.")
+    assert (
+        warning
+        == "recipes.grpo.prepare_prompts.system_prompt differs from evaluate_policy.system_prompt"
+    )
+
+
+def test_recipes_that_no_iteration_uses_are_not_judged() -> None:
+    raw = shipped()
+    raw["recipes"]["pairs"] = {"extends": "grpo", "generate_rollouts": {"group_size": 2}}
+    assert list(warnings_for(parse_params(raw))) == []
+
+
+def _lock(folder: Path, plan: dict[str, Any], keys: list[str]) -> Path:
+    """A dvc.lock in which these iterations are finished under this plan."""
+    lines = ["schema: '2.0'", "stages:"]
+    for key in keys:
+        for stage in ITERATION_STAGES:
+            lines += [
+                f"  {stage}@{key}:",
+                "    cmd: x",
+                "    params:",
+                "      artifacts/plan.json:",
+            ]
+            lines.append(f"        {key}.{stage}: {plan[key][stage]}")
+    file = folder / "dvc.lock"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = parse_params(shipped())
+    lock = _lock(project, make_plan(before), ["i0001", "i0002"])
+    assert reruns(before, make_plan(before), lock) == []
+    assert unfinished(before, lock)[0] == "i0003"
+    write_json(
+        {"seconds": {"total": 1800.0}, "settings": {"update": {"learning_rate": 5e-4}}},
+        path_of("run_info/update_policy", "i0001"),
+    )
+
+    after = parse_params(shipped(recipes__grpo__update_policy__learning_rate=1e-3))
+    found = reruns(after, make_plan(after), lock)
+    assert [(step.stage, step.key) for step in found] == [
+        ("update_policy", "i0001"),
+        ("evaluate_policy", "i0001"),
+        *((stage, "i0002") for stage in ITERATION_STAGES),
+    ]
+    assert "update.learning_rate: 0.0005 → 0.001" in found[0].reasons
+    assert found[1].reasons == ()
+
+
+def test_the_guard_stops_above_the_limit_and_names_the_ways_on() -> None:
+    found = [
+        Rerun("update_policy", "i0001", ("update.epochs: 1 → 2",), 3000.0),
+        Rerun("evaluate_policy", "i0001", (), 1200.0),
+    ]
+    guard(found, 1.2)
+    with pytest.raises(RollbookError) as caught:
+        guard(found, 1.0)
+    text = str(caught.value)
+    assert "2 finished steps run again, from update_policy@i0001 on; they took 1.2 h" in text
+    assert (
+        "update.epochs: 1 → 2" in text
+        and "runtime.max_rerun_hours: 1.3" in text
+        and "extends" in text
+    )
+
+
+def test_nothing_to_run_again() -> None:
+    assert describe([]) == "nothing that is finished runs again"
+    guard([], 0.0)
