@@ -90,7 +90,7 @@ def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
     assert reruns(before, make_plan(before), lock) == []
     assert unfinished(before, lock)[0] == "i0003"
     write_json(
-        {"seconds": {"total": 1800.0}, "settings": {"update": {"learning_rate": 5e-4}}},
+        {"seconds": {"total": 1800.0}, "settings": {"update": {"learning_rate": 3e-4}}},
         path_of("run_info/update_policy", "i0001"),
     )
 
@@ -101,7 +101,7 @@ def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
         ("evaluate_policy", "i0001"),
         *((stage, "i0002") for stage in ITERATION_STAGES),
     ]
-    assert "update.learning_rate: 0.0005 → 0.001" in found[0].reasons
+    assert "update.learning_rate: 0.0003 → 0.001" in found[0].reasons
     assert found[1].reasons == ()
 
 
