@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -52,6 +54,7 @@ def rollbook(ctx: click.Context, debug: bool) -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: expected errors are one message and exit code 1, without a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _prefer_the_project(arguments)
     try:
         return rollbook.main(arguments, prog_name="rollbook", standalone_mode=True)
     except RollbookError as error:
@@ -59,6 +62,13 @@ def main(arguments: list[str] | None = None) -> Any:
             raise
         click.echo(f"rollbook: {error}", err=True)
         sys.exit(1)
+
+
+def _prefer_the_project(arguments: list[str]) -> None:
+    """In a project with code of its own, that code runs, as it does for the stages, and not the installed one."""
+    own = Path.cwd() / "pipeline" / "cli" / "main.py"
+    if own.is_file() and own.resolve() != Path(__file__).resolve():
+        os.execv(sys.executable, [sys.executable, "-m", "pipeline.cli.main", *arguments])
 
 
 if __name__ == "__main__":
