@@ -92,14 +92,14 @@ def _next_lines(report: Report) -> Iterator[str]:
     activate, python = _environment()
     load = "import pipeline; print(pipeline.load('rollouts', join=['scores']))"
     commands = {
-        "make ui": "curves, iterations and rollouts in MLflow",
-        f"{activate}rollbook iterate {more} && dvc repro": f"{more - count} more; only those run",
-        f'{python} -c "{load}"': "every rollout with its reward",
+        "curves, iterations and rollouts in MLflow": "make ui",
+        f"{more - count} more, and only those": f"{activate}rollbook iterate {more} && dvc repro",
+        "every rollout with its reward": f'{python} -c "{load}"',
     }
     width = max(map(len, commands))
     yield ""
     yield "Next:"
-    yield from (f"  {command:<{width}}  {purpose}" for command, purpose in commands.items())
+    yield from (f"  {purpose:<{width}}  {command}" for purpose, command in commands.items())
 
 
 def _environment() -> tuple[str, str]:

@@ -112,7 +112,7 @@ def test_the_table_ends_with_the_lift_and_what_to_type_next(report: Report) -> N
         assert cell in last
     assert any("+0.200 [+0.125, +0.275]" in line for line in lines)
     commands = [line.strip() for line in lines[-3:]]
-    assert commands[0].startswith("make ui")
+    assert commands[0].endswith("make ui")
     assert "rollbook iterate 6 && dvc repro" in commands[1]
     assert "pipeline.load" in commands[2]
 
