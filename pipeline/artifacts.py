@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.atomic import TEMPORARY_PREFIX, replacing, sync
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, RollbookError
 from pipeline.hashing import FACTS_FILE, content_hash, files_in, folder_digest
 
 if TYPE_CHECKING:
@@ -125,13 +125,7 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Facts]:
     """
     facts = read_facts(path)
     schema = schema_of(kind)
-    if facts.kind != kind:
-        raise ArtifactError(f"{path}: holds {facts.kind!r}, expected {kind!r}")
-    if facts.version != schema.version:
-        raise ArtifactError(
-            f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {schema.version}",
-            "check out the Rollbook that wrote it, or run its stage again",
-        )
+    refuse_other(facts, kind, path)
     try:
         table = pq.read_table(path).replace_schema_metadata(None).combine_chunks()
     except (pa.ArrowException, OSError) as error:
@@ -142,6 +136,21 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Facts]:
             f"restore it with `dvc checkout --force {path}`; to change results, change params.yaml or code",
         )
     return schema.validate(table, str(path)), facts
+
+
+def refuse_other(facts: Facts, kind: str, path: Path) -> None:
+    """Raises ArtifactError unless an artifact says it is what its path says, in the version this Rollbook reads."""
+    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, path.stem)):
+        if found != expected:
+            raise ArtifactError(
+                f"{path}: holds {facts.kind} {facts.key}, another {what} than {expected}",
+                f"restore it with `dvc checkout --force {path}`",
+            )
+    if kind in TABLES and facts.version != (version := schema_of(kind).version):
+        raise ArtifactError(
+            f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {version}",
+            "check out the Rollbook that wrote it, or run its stage again",
+        )
 
 
 def read_facts(path: Path) -> Facts:
@@ -192,7 +201,14 @@ def write_folder(
     path = path_of(kind, key)
     with replacing(path) as temporary:
         temporary.mkdir()
-        write(temporary)
+        try:
+            write(temporary)
+        except (RollbookError, OSError):
+            raise
+        except Exception as error:  # safetensors has errors of its own for a full disk
+            raise ArtifactError(
+                f"{path}: cannot be written: {type(error).__name__}: {error}"
+            ) from error
         facts = Facts(kind, 0, key, folder_digest(temporary), dict(inputs or {}), settings)
         (temporary / FACTS_FILE).write_bytes(_json(asdict(facts)))
         for file in files_in(temporary):
@@ -207,8 +223,7 @@ def read_folder(path: Path, kind: str) -> Facts:
         ArtifactError: if it is missing, damaged, changed or of another kind.
     """
     facts = read_facts(path)
-    if facts.kind != kind:
-        raise ArtifactError(f"{path}: holds {facts.kind!r}, expected {kind!r}")
+    refuse_other(facts, kind, path)
     if (found := folder_digest(path)) != facts.content_hash:
         raise ArtifactError(
             f"{path}: files changed after it was written (digest {found[:12]}, recorded {facts.content_hash[:12]})",

@@ -28,7 +28,8 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         sync(path.parent)
     except OSError as error:
-        _remove(temporary)
+        with contextlib.suppress(OSError):
+            _remove(temporary)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "no space left on the disk" if full else str(error)
         raise ArtifactError(
@@ -36,7 +37,8 @@ def replacing(path: Path) -> Iterator[Path]:
             "free some space and run `dvc repro` again; nothing was lost" if full else "",
         ) from error
     except BaseException:
-        _remove(temporary)
+        with contextlib.suppress(OSError):
+            _remove(temporary)
         raise
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params, PromptFormat
-from pipeline.errors import ArtifactError, RollbookError
+from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
 from pipeline.params import read_yaml
 from pipeline.plan import (
     ITERATION_STAGES,
     ONCE_STAGES,
     Dependencies,
     load_stage,
+    models_in,
     planned,
     planned_digest,
 )
@@ -44,19 +45,20 @@ class Rerun:
 
 def warnings_for(params: Params) -> Iterator[str]:
     """Settings that are allowed and rarely meant."""
-    parameters = _policy_parameters(params)
-    used = dict.fromkeys(item.recipe for item in params.iterations.values())
-    for name in used:
+    parameters = params.policy.base.parameter_count()
+    size = (
+        "a policy whose size is not known yet"
+        if parameters is None
+        else f"{parameters / 1e6:,.0f}M parameters"
+    )
+    large = parameters is None or parameters > LARGE_POLICY_PARAMETERS
+    for name in dict.fromkeys(item.recipe for item in params.iterations.values()):
         recipe = params.recipes[name]
         rate = recipe.update_policy.learning_rate
-        if (
-            parameters is not None
-            and parameters > LARGE_POLICY_PARAMETERS
-            and rate > HIGH_LEARNING_RATE
-        ):
+        if large and rate > HIGH_LEARNING_RATE:
             yield (
-                f"recipes.{name}.update_policy.learning_rate: {rate:g} is high for full fine-tuning of "
-                f"{parameters / 1e6:,.0f}M parameters; usual is 1e-6, rarely above {HIGH_LEARNING_RATE:g}"
+                f"recipes.{name}.update_policy.learning_rate: {rate:g} is high for full fine-tuning of {size}; "
+                f"usual is 1e-6, rarely above {HIGH_LEARNING_RATE:g}"
             )
         if recipe.generate_rollouts.group_size == 2:
             yield (
@@ -70,17 +72,22 @@ def warnings_for(params: Params) -> Iterator[str]:
             )
             if asked != judged:
                 yield f"recipes.{name}.prepare_prompts.{field} differs from evaluate_policy.{field}"
+    if params.rescores:
+        yield "rescores: this version checks them and does not run them yet"
 
 
-def _policy_parameters(params: Params) -> int | None:
-    """Number of parameters of the base policy, if it is known before it is made."""
-    if (known := params.policy.base.parameter_count()) is not None:
-        return known
-    path = path_of("metrics/init_policy", BASE_KEY)
-    if not path.exists():
-        return None
-    count = read_json(path).get("parameters")
-    return int(count) if count is not None else None
+def refuse_missing_files(params: Params) -> None:
+    """Raises ConfigError for files that settings name and that are not there."""
+    missing = sorted(
+        {
+            file
+            for model in models_in(params)
+            for file in model.data_files()
+            if not Path(file).exists()
+        }
+    )
+    if missing:
+        raise ConfigError([Problem(file, "there is no such file") for file in missing])
 
 
 def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE) -> list[Rerun]:
@@ -100,7 +107,8 @@ def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE)
         if changed or stale_paths.intersection(stage.input_paths(key, params)):
             stale_paths.update(stage.output_paths(key))
             info = _run_info(name, key)
-            reasons = tuple(_changes(info, planned(params, name, key))) if changed else ()
+            now = planned(params, name, key)
+            reasons = tuple(_changes(info, now, stage.settings.places())) if changed else ()
             found.append(
                 Rerun(name, key, reasons, float(info.get("seconds", {}).get("total", 0.0)))
             )
@@ -172,8 +180,9 @@ def _locked_steps(lock_file: Path) -> dict[tuple[str, str], str | None]:
         name, key = (
             ("evaluate_policy", BASE_KEY) if name == "evaluate_base" else (name, key or BASE_KEY)
         )
-        digests = (entry.get("params") or {}).get("artifacts/plan.json") or {}
-        if digests:
+        sections = entry.get("params") if isinstance(entry, Mapping) else None
+        digests = sections.get("artifacts/plan.json") if isinstance(sections, Mapping) else None
+        if isinstance(digests, Mapping) and digests:
             steps[name, key] = next(iter(digests.values()))
     return steps
 
@@ -185,9 +194,14 @@ def _run_info(name: str, key: str) -> dict[str, Any]:
         return {}
 
 
-def _changes(info: Mapping[str, Any], now: Dependencies) -> Iterator[str]:
-    """What differs between the settings and code of the last run and those of now."""
-    before, after = _flat(info.get("settings", {})), _flat(now.settings)
+def _changes(
+    info: Mapping[str, Any], now: Dependencies, places: Mapping[str, str]
+) -> Iterator[str]:
+    """What differs between the settings and code of the last run and those of now, by place in params.yaml."""
+    before, after = (
+        _flat({places.get(name, name): value for name, value in settings.items()})
+        for settings in (info.get("settings", {}), now.settings)
+    )
     for place in sorted(before.keys() | after.keys()):
         if before.get(place) != after.get(place):
             yield f"{place}: {before.get(place, 'unset')} → {after.get(place, 'unset')}"

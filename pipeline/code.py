@@ -9,6 +9,7 @@ import ast
 import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 SCRATCH = Path(".dvc/tmp/rollbook")
 """Caches and locks; safe to delete."""
+CODE_HASH_VERSION = f"1-{sys.version_info.major}.{sys.version_info.minor}"
+"""Raise the first number when `_analysed` changes: hashes that were kept would be stale."""
 FRAME = frozenset(
     {
         "errors",
@@ -34,7 +37,6 @@ FRAME = frozenset(
         "artifacts",
         "lineage",
         "stage",
-        "tracking",
         "progress",
         "process",
     }
@@ -45,7 +47,7 @@ nothing. Settings count through their values, which are part of every digest."""
 
 def code_hashes(roots: Iterable[Path]) -> dict[str, str]:
     """Hashes, by path, of `roots` and all they import in the repository; comments and docstrings do not count."""
-    known = _HashCache(SCRATCH / "code.json")
+    known = _HashCache(SCRATCH / f"code-{CODE_HASH_VERSION}.json")
     hashes: dict[str, str] = {}
     waiting = sorted({root.resolve() for root in roots}, reverse=True)
     while waiting:
@@ -79,7 +81,7 @@ def _analysed(source: bytes, file: Path) -> dict[str, Any]:
         elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             node.body = [item for item in node.body if not _is_text(item)]
     return {
-        "hash": hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:32],
+        "hash": hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:32],
         "imports": sorted(imports),
     }
 

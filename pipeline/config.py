@@ -51,6 +51,7 @@ def _default(kind: str, name: str) -> Any:
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class PromptFormat(Model):
@@ -150,7 +151,7 @@ class UpdatePolicy(Model):
     warmup_steps: NonNegativeInt = 0
     """Linear warm-up, counted in optimizer steps along the chain of iterations."""
     weight_decay: NonNegativeFloat = 0.0
-    adam_betas: tuple[Share, Share] = (0.9, 0.999)
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.999)
     adam_epsilon: PositiveFloat = 1e-8
     max_grad_norm: PositiveFloat | None = 1.0
     old_logprobs: Literal["measured", "sampling"] = "measured"
@@ -224,8 +225,8 @@ class EvaluatePolicy(PromptFormat, Sampling):
 class Iteration(Model):
     previous: str
     recipe: str
-    reference: str = BASE_KEY
-    """The frozen policy of the KL term."""
+    reference: str
+    """The frozen policy of the KL term; usually i0000."""
     evaluate: bool = True
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from pipeline.artifacts import ROOT, TABLES, keys_of, path_of
+from pipeline.artifacts import ROOT, TABLES, keys_of, path_of, read_facts, refuse_other
+from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
+from pipeline.params import read_yaml
 
 
 def load(
@@ -19,10 +21,12 @@ def load(
         kind: a table kind, such as `rollouts`.
         join: further kinds; joined by `rollout_id`, or by `iteration` and `prompt_id` where one side is about prompts.
             Columns that both sides have are taken from the left.
-        iterations: keys wanted; default all that are on disk.
+        iterations: keys wanted; default those of params.yaml that are on disk (without one, all on disk): tables of
+            iterations that were taken out of it stay on disk and belong to another run.
 
     Raises:
-        ArtifactError: for an unknown kind or a missing table.
+        ArtifactError: for an unknown kind, a missing or foreign table, or tables that have no rows in common.
+            Contents are not hashed again, as stages do when they read.
 
     Example:
         >>> pipeline.load("rollouts", join=("prompts", "scores", "advantages"))
@@ -37,7 +41,7 @@ def scan(
     for name in (kind, *join):
         if name not in TABLES:
             raise ArtifactError(f"there is no table {name!r}; {nearest(name, TABLES)}")
-    wanted = sorted(iterations) if iterations is not None else keys_of(kind)
+    wanted = sorted(iterations) if iterations is not None else _current(keys_of(kind))
     if not wanted:
         raise ArtifactError(f"{ROOT / kind}: holds no tables yet", "run `dvc repro`")
 
@@ -55,6 +59,8 @@ def scan(
             raise ArtifactError(
                 f"{ROOT / name}: holds no tables for {', '.join(wanted[:3])}…", "run `dvc repro`"
             )
+        for path in paths:
+            refuse_other(read_facts(path), name, path)
         return pl.concat([pl.scan_parquet(path) for path in paths], how="diagonal_relaxed")
 
     left = frame(kind)
@@ -66,6 +72,20 @@ def scan(
             if "rollout_id" in mine and "rollout_id" in theirs
             else [key for key in ("iteration", "prompt_id") if key in mine and key in theirs]
         )
+        if not {"rollout_id", "prompt_id"} & set(on):
+            raise ArtifactError(
+                f"{kind} and {other} have neither rollouts nor prompts in common; load them apart"
+            )
         new = [name for name in theirs if name not in mine]
         left = left.join(right.select([*on, *new]), on=on, how="left", maintain_order="left")
     return left
+
+
+def _current(keys: list[str]) -> list[str]:
+    """Keys that params.yaml knows, and those that are no iterations."""
+    if not PARAMS_FILE.exists():
+        return keys
+    known = read_yaml().get("iterations") or {}
+    return [
+        key for key in keys if key in known or key == BASE_KEY or not ITERATION_KEY.fullmatch(key)
+    ]

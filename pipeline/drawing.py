@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError
-from pipeline.ids import seed_of
+from pipeline.ids import GOLDEN_GAMMA, mixed, seed_of
 
 IntArray = NDArray[np.int64]
 
@@ -48,7 +48,7 @@ class Deck:
     def shuffled(self, seed: int, epoch: int) -> IntArray:
         """[size] places in the order of this epoch; does not depend on the order of `prompt_ids`."""
         mark = np.uint64(seed_of("draw", seed, self.label, epoch))
-        return np.argsort(_mixed(self._numbers ^ mark), kind="stable")
+        return np.argsort(mixed((self._numbers ^ mark) + GOLDEN_GAMMA), kind="stable")
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,3 @@ def _interleaved(counts: IntArray) -> IntArray:
     """[sum of counts] an order in which every deck's cards, one deck behind the other, are spread evenly."""
     spread = [(np.arange(count) + 0.5) / count for count in counts if count]
     return np.argsort(np.concatenate(spread), kind="stable")
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64 (Steele et al. 2014): different numbers stay different, and look random."""
-    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))

@@ -33,31 +33,28 @@ class Estimate:
         return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
-def evaluation_metrics(table: pa.Table, samples: int, lenient_column: str) -> dict[str, float]:
+def evaluation_metrics(table: pa.Table, samples: int, label: str) -> dict[str, float]:
     """All numbers of an evaluation, by set.
 
     Args:
         table: an evaluations table, all sets.
         samples: completions per prompt, the greedy one not counted.
-        lenient_column: what the scorer logs when it reads an answer leniently; may be absent.
+        label: the scorer's; numbers it logs as `<label>_<view>` are averaged too, as `mean_at_4_<view>`.
     """
     metrics: dict[str, float] = {}
     for name in sorted(set(table["set"].to_pylist())):
         rows = table.filter(pc.equal(table["set"], name))
         metrics |= {
-            f"eval/{name}/{key}": value
-            for key, value in _set_metrics(rows, samples, lenient_column)
+            f"eval/{name}/{key}": value for key, value in _set_metrics(rows, samples, label)
         }
     return metrics
 
 
-def _set_metrics(rows: pa.Table, samples: int, lenient_column: str) -> Iterator[tuple[str, float]]:
+def _set_metrics(rows: pa.Table, samples: int, label: str) -> Iterator[tuple[str, float]]:
     greedy = pc.equal(rows["greedy"], True)
     sampled = rows.filter(pc.invert(greedy))
-    columns = {"": "reward", "_lenient": lenient_column}
+    columns = {"": "reward", **_views(rows, label)}
     for suffix, column in columns.items():
-        if column not in rows.column_names:
-            continue
         binary = _is_binary(rows[column])
         yield from (
             interval(prompt_means(sampled, column), binary)
@@ -73,6 +70,15 @@ def _set_metrics(rows: pa.Table, samples: int, lenient_column: str) -> Iterator[
     yield "prompts", float(pc.count_distinct(rows["prompt_id"]).as_py())
     yield "clipped_ratio", float(pc.mean(pc.equal(rows["finish_reason"], "length")).as_py())
     yield "errors", float(rows.num_rows - rows["error"].null_count)
+
+
+def _views(rows: pa.Table, label: str) -> dict[str, str]:
+    """Columns with other views that the scorer logged, such as `numeric_answer_lenient`, by suffix of the metric."""
+    return {
+        name.removeprefix(label): name
+        for name in rows.column_names
+        if name.startswith(f"{label}_") and not pa.types.is_string(rows.schema.field(name).type)
+    }
 
 
 def prompt_means(rows: pa.Table, column: str) -> dict[str, float]:

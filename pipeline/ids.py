@@ -7,6 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""SplitMix64's increment: the odd number nearest 2^64 divided by the golden ratio."""
+
 
 def prompt_id_of(messages: Sequence[Mapping[str, Any]], reference_answer: str | None) -> str:
     """16 hex digits of the hash of messages and reference answer."""
@@ -31,3 +37,14 @@ def seed_of(*parts: object) -> int:
     """A seed of 63 bits from any parts, such as (seed, iteration, prompt_id, sample_index)."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function: a bijection of 64 bits whose results look random; overflow is meant.
+
+    Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
+    """
+    with np.errstate(over="ignore"):
+        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

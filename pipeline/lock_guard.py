@@ -29,16 +29,18 @@ MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 def watch_parent() -> None:
-    """Starts the watching process, if this program was started by DVC."""
+    """Keeps a copy and starts the watching process, if this program was started by DVC."""
     if "DVC_STAGE" in os.environ:
+        remember()
         command = [sys.executable, "-m", "pipeline.lock_guard", str(os.getppid())]
         quiet = subprocess.DEVNULL
         subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
 
 def remember() -> None:
-    """Keeps a copy of dvc.lock; called at the start of every stage."""
+    """Keeps a copy of dvc.lock; called at the start of every stage, when DVC is not writing it."""
     if not LOCK_FILE.exists():
+        GOOD_COPY.unlink(missing_ok=True)
         return
     GOOD_COPY.parent.mkdir(parents=True, exist_ok=True)
     temporary = GOOD_COPY.with_suffix(".new")

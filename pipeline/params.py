@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,8 @@ def parse_params(raw: Mapping[str, Any], source: str = "params.yaml") -> Params:
         params = Params.model_validate({**raw, "recipes": recipes})
     except ValidationError as error:
         problems += _without_inherited(problems_of(error), raw.get("recipes"))
-    problems += _graph_problems(raw.get("iterations"), recipes, raw.get("rescores"))
+    named = raw["recipes"] if isinstance(raw.get("recipes"), Mapping) else {}
+    problems += _graph_problems(raw.get("iterations"), named, raw.get("rescores"))
     if problems or params is None:
         raise ConfigError(sorted(set(problems)), source)
     return params
@@ -93,7 +94,7 @@ def resolve_recipes(raw: Any) -> tuple[dict[str, Any], list[Problem]]:
             return recipe
         parent, where = recipe["extends"], f"recipes.{name}.extends"
         own = {key: value for key, value in recipe.items() if key != "extends"}
-        if parent not in raw:
+        if not isinstance(parent, str) or parent not in raw:
             problems.append(
                 Problem(where, f"there is no recipe {parent!r}; {nearest(parent, raw)}")
             )
@@ -151,7 +152,7 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
             if (
                 isinstance(rescore, Mapping)
                 and (recipe := rescore.get("recipe")) is not None
-                and recipe not in recipes
+                and not _names(recipe, recipes)
             ):
                 problems.append(
                     Problem(
@@ -183,9 +184,9 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
         previous, recipe, reference = (
             item.get("previous"),
             item.get("recipe"),
-            item.get("reference", BASE_KEY),
+            item.get("reference"),
         )
-        if previous is not None and previous not in known:
+        if previous is not None and not _names(previous, known):
             problems.append(
                 Problem(
                     f"{where}.previous",
@@ -197,7 +198,7 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
             problems.append(
                 Problem(f"{where}.previous", f"iterations follow each other in a circle: {circle}")
             )
-        elif reference not in (*ancestors[key], BASE_KEY):
+        elif reference is not None and not _names(reference, (*ancestors[key], BASE_KEY)):
             problems.append(
                 Problem(
                     f"{where}.reference",
@@ -205,13 +206,17 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
                     f"{nearest(reference, {*ancestors[key], BASE_KEY})}",
                 )
             )
-        if recipe is not None and recipe not in recipes:
+        if recipe is not None and not _names(recipe, recipes):
             problems.append(
                 Problem(
                     f"{where}.recipe", f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}"
                 )
             )
     return problems
+
+
+def _names(value: Any, known: Container[str]) -> bool:
+    return isinstance(value, str) and value in known
 
 
 def _ancestors(key: str, iterations: Mapping[str, Any]) -> list[str]:

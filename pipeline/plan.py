@@ -39,7 +39,7 @@ ITERATION_STAGES = (
 class From:
     """Marks a field of a stage's settings with its place, such as `recipe.generate_rollouts.temperature`.
 
-    Places start in params.yaml, in `recipe` or `iteration` (those of the iteration at hand), at `draws`
+    Places start in params.yaml, in `recipe` (that of the iteration at hand), at `draws`
     (prompts drawn by each predecessor in the chain) or at `evaluated` (whether this policy is to be evaluated).
     """
 
@@ -52,19 +52,24 @@ class StageSettings(Model):
     @classmethod
     def of(cls, params: Params, key: str) -> Self:
         """The settings of this stage at iteration `key`."""
-        values = {}
-        for name, info in cls.model_fields.items():
-            place = next(mark.place for mark in info.metadata if isinstance(mark, From))
-            values[name] = _look_up(params, key, place)
+        values = {name: _look_up(params, key, mark.place) for name, mark in cls._marks()}
         return cls.model_validate(values)
+
+    @classmethod
+    def places(cls) -> dict[str, str]:
+        """Where each field is read from, `recipe.` left out."""
+        return {name: mark.place.removeprefix("recipe.") for name, mark in cls._marks()}
+
+    @classmethod
+    def _marks(cls) -> Iterator[tuple[str, From]]:
+        for name, info in cls.model_fields.items():
+            yield from ((name, mark) for mark in info.metadata if isinstance(mark, From))
 
 
 def _look_up(params: Params, key: str, place: str) -> Any:
     first, _, rest = place.partition(".")
     if first == "recipe":
         value: Any = params.recipe_of(key)
-    elif first == "iteration":
-        value = params.iterations[key]
     elif first == "evaluated":
         value = key == BASE_KEY or params.iterations[key].evaluate
     elif first == "draws":
@@ -107,7 +112,7 @@ class Dependencies:
 
 def dependencies_of(stage: Stage[Any], settings: StageSettings) -> Dependencies:
     """Settings, code and files that decide what `stage` makes."""
-    models = list(_models(settings))
+    models = list(models_in(settings))
     components = [model for model in models if isinstance(model, Component)]
     roots = {file_of_module(type(component).__module__) for component in components}
     roots |= {Path(file) for component in components for file in component.code_files()}
@@ -140,19 +145,20 @@ def planned(params: Params, name: str, key: str) -> Dependencies:
 
 def planned_digest(plan: Mapping[str, Any], name: str, key: str) -> str | None:
     """The digest that `plan.json` holds for a stage, or None."""
-    entry = plan.get(name) if name in ONCE_STAGES else plan.get(key, {}).get(name)
+    stages = plan if name in ONCE_STAGES else plan.get(key)
+    entry = stages.get(name) if isinstance(stages, Mapping) else None
     return entry if isinstance(entry, str) else None
 
 
-def _models(value: Any) -> Iterator[Model]:
+def models_in(value: Any) -> Iterator[Model]:
     """All settings objects inside settings, components among them, at any depth, in order."""
     if isinstance(value, Model):
         yield value
         for name in type(value).model_fields:
-            yield from _models(getattr(value, name))
+            yield from models_in(getattr(value, name))
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _models(item)
+            yield from models_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _models(item)
+            yield from models_in(item)

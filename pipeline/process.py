@@ -91,6 +91,9 @@ def run_program(program: Callable[[], None], name: str, debug: bool = False) -> 
         sys.stdout.flush()
         print(f"\n{name}: {error}", file=sys.stderr)
         return 1
+    except SystemExit as error:
+        print(f"\n{name}: stopped by sys.exit({error.code!r}) in code it runs", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted", file=sys.stderr)
         return 130

@@ -50,7 +50,7 @@ class Progress:
 
     def update(self, done: int, amount: int = 0) -> None:
         """Adds finished units, and the amount (such as tokens) they came to."""
-        if self.first_at is None:
+        if self.first_at is None and done + amount:
             self.first_at = round(seconds_since_start(), 3)
         self.done += done
         self.amount += amount

@@ -80,13 +80,16 @@ class PromptRenderer:
             self._tokenizer = _load(place / TOKENIZER_FILE)
             self._tokenizer_config = _read(place / "tokenizer_config.json")
             self._special = _special_tokens(place, self._tokenizer_config)
-            template = chosen_template(
-                format.chat_template, templates_in(place, self._tokenizer_config)
-            )
+            self._templates = templates_in(place, self._tokenizer_config)
         self._tokenizer.encode_special_tokens = bool(
             self._tokenizer_config.get("split_special_tokens", False)
         )
-        self._render = compiled(template) if template is not None else None
+
+    @cached_property
+    def _render(self) -> Any:
+        """The chosen template, compiled; None for plain text. Chosen late: decoding needs no template."""
+        template = chosen_template(self.format.chat_template, self._templates)
+        return compiled(template) if template is not None else None
 
     def render(self, messages: Messages) -> RenderedPrompt:
         """Renders one prompt; see `render_all`."""

@@ -140,7 +140,7 @@ def _module_of_file(file: Path) -> ModuleType:
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     return module
@@ -149,7 +149,7 @@ def _module_of_file(file: Path) -> ModuleType:
 def _module_of_name(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"module {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -42,6 +42,7 @@ from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
 from pipeline.params import read_params
 from pipeline.plan import (
+    ITERATION_STAGES,
     PLAN_FILE,
     Dependencies,
     StageSettings,
@@ -230,6 +231,10 @@ class Stage(Generic[Settings]):
                         )
                     ]
                 )
+            if key == BASE_KEY and self.name in ITERATION_STAGES[:-1]:
+                raise ConfigError(
+                    [Problem("--iteration", f"is required; {nearest('', params.iterations)}")]
+                )
             settings = self.settings.of(params, key)
             dependencies = dependencies_of(self, settings)
             self._check_plan(key, dependencies)
@@ -256,9 +261,12 @@ class Stage(Generic[Settings]):
 
     def _check_plan(self, key: str, dependencies: Dependencies) -> None:
         """What runs must be what was planned: params.yaml or code edited while `dvc repro` runs is refused."""
-        planned = (
-            planned_digest(read_json(PLAN_FILE), self.name, key) if PLAN_FILE.exists() else None
-        )
+        if not PLAN_FILE.exists():
+            raise RollbookError(
+                "there is no plan yet",
+                "run `dvc repro`, or `python -m stages.check` before a stage alone",
+            )
+        planned = planned_digest(read_json(PLAN_FILE), self.name, key)
         if planned != dependencies.digest:
             raise RollbookError(
                 f"settings or code changed since `check` planned this run "

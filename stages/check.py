@@ -15,6 +15,7 @@ from pipeline.process import die_with_parent, run_program
 
 def check() -> None:
     params = read_params()
+    checking.refuse_missing_files(params)
     plan = make_plan(params)
     for warning in checking.warnings_for(params):
         print(f"check: warning: {warning}", file=sys.stderr)

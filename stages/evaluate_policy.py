@@ -57,9 +57,9 @@ def evaluate_policy(settings: Settings, inputs: Inputs, context: Context) -> Out
     table = _completed(settings, prompts, rendered, renderer, inputs, context)
     scores = score_groups([evaluate.scorer], inputs_of(prompts, table))
     table = schema.build({**{name: table[name] for name in table.column_names}, **scores})
-    lenient = f"{evaluate.scorer.label or evaluate.scorer.name}_lenient"
+    label = evaluate.scorer.label or evaluate.scorer.name
     return Outputs(
-        tables={"evaluations": table}, metrics=evaluation_metrics(table, evaluate.samples, lenient)
+        tables={"evaluations": table}, metrics=evaluation_metrics(table, evaluate.samples, label)
     )
 
 

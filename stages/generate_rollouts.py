@@ -49,7 +49,7 @@ def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> O
         _Asked(
             **prompt,
             sample=sample,
-            seed=seed_of(settings.seed, context.key, prompt["prompt_id"], sample),
+            seed=seed_of("rollout", settings.seed, context.key, prompt["prompt_id"], sample),
         )
         for prompt in prompts.to_pylist()
         for sample in range(generate.group_size)

@@ -39,6 +39,7 @@ def prepare_data(settings: Settings, inputs: Inputs, context: Context) -> Output
         drop_repeats([part])
     overlap = drop_overlap(train, held_out, data.on_overlap)
     _warn_of_conflicts(parts, context)
+    _warn_of_missing_answers(parts, context)
     tables = {"train": table_of(train), "evaluation": table_of(held_out)}
     return Outputs(tables=tables, metrics=_metrics(train, held_out, overlap))
 
@@ -62,6 +63,16 @@ def _warn_of_conflicts(parts: Sequence[Part], context: Context) -> None:
             context.warn(
                 f"{part.place}: {len(part.conflicts)} prompts stand there (or in an earlier source) with another "
                 f"reference answer; the first is kept, such as for {part.conflicts[0]}"
+            )
+
+
+def _warn_of_missing_answers(parts: Sequence[Part], context: Context) -> None:
+    for part in parts:
+        missing = sum(record["reference_answer"] is None for record in part.records)
+        if missing:
+            context.warn(
+                f"{part.place}: {missing} of {len(part.records)} prompts have no reference answer; "
+                "rewards that compare with one do not apply to them"
             )
 
 

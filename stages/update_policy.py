@@ -51,9 +51,7 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
     )
     total = update.epochs * int(rows.kept.sum())
     with context.progress(total, "rollouts", "tokens") as bar:
-        record = PolicyUpdate(model, rows, loop, state).run(
-            lambda step: bar.update(step.rows, step.tokens)
-        )
+        record = PolicyUpdate(model, rows, loop, state).run(bar.update)
     stored = stored_dtype(previous)
     masters = masters_of(dict(model.named_parameters()), stored)
     state_after = OptimizerState(record.steps[-1].optimizer_step, record.moments, masters)

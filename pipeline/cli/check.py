@@ -19,6 +19,7 @@ def check() -> None:
     Example: rollbook check
     """
     params = read_params()
+    checking.refuse_missing_files(params)
     plan = make_plan(params)
     for warning in checking.warnings_for(params):
         click.echo(f"warning: {warning}", err=True)

@@ -40,15 +40,15 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--debug", is_flag=True, help="Show tracebacks of expected errors.")
+@click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks of expected errors."
+)
 @click.version_option(package_name="rollbook")
-@click.pass_context
-def rollbook(ctx: click.Context, debug: bool) -> None:
+def rollbook() -> None:
     """A lab notebook that trains: GRPO as a DVC pipeline over versioned tables.
 
     Example: rollbook iterate 12 && dvc repro
     """
-    ctx.obj = {"debug": debug}
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -28,11 +28,16 @@ def report() -> None:
     """
     from rich.console import Console
 
-    found, console = read_report(read_params()), Console()
-    print_table(found, console if console.is_terminal else Console(width=WIDTH_IN_FILES))
+    params, console = read_params(), Console()
+    found = read_report(params)
+    print_table(
+        found,
+        console if console.is_terminal else Console(width=WIDTH_IN_FILES),
+        len(params.iterations),
+    )
 
 
-def print_table(report: Report, console: Console) -> None:
+def print_table(report: Report, console: Console, configured: int = 0) -> None:
     """Evaluation by iteration with 95 % intervals, the lift over the base policy, and what to type next."""
     from rich import box
     from rich.table import Table
@@ -56,7 +61,7 @@ def print_table(report: Report, console: Console) -> None:
     for item in _thinned(report.iterations, ROWS_SHOWN):
         table.add_row(*map(Text, _cells(item, report.sets)))
     console.print(table)
-    for line in (*_lift_lines(report), *_next_lines(report)):
+    for line in (*_lift_lines(report), *_next_lines(report, configured)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -86,14 +91,22 @@ def _lift_lines(report: Report) -> Iterator[str]:
         )
 
 
-def _next_lines(report: Report) -> Iterator[str]:
-    count = sum(item.step > 0 for item in report.iterations)
+def _next_lines(report: Report, configured: int) -> Iterator[str]:
+    """Three things to type; while iterations of params.yaml are missing, how to go on with those comes first."""
+    done = sum(item.step > 0 for item in report.iterations)
+    count = max(done, configured)
     more = count + max(4, count // 2)
     activate, python = _environment()
     load = "import pipeline; print(pipeline.load('rollouts', join=['scores']))"
     commands = {
         "curves, iterations and rollouts in MLflow": "make ui",
-        f"{more - count} more, and only those": f"{activate}rollbook iterate {more} && dvc repro",
+        **(
+            {f"{done} of {count} iterations are done; the rest": f"{activate}dvc repro"}
+            if done < count
+            else {
+                f"{more - count} more, and only those": f"{activate}rollbook iterate {more} && dvc repro"
+            }
+        ),
         "every rollout with its reward": f'{python} -c "{load}"',
     }
     width = max(map(len, commands))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.ids import GOLDEN_GAMMA, mixed
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pipeline.config import Sampling
 
-GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""SplitMix64's increment: the odd number nearest 2^64 divided by the golden ratio."""
 CDF_BITS = 50
 """Fixed-point digits of the CDF. Integers add up to the same sum in every order and on every device; floats do not,
 and CUDA's scan over floats is refused under deterministic algorithms."""
@@ -34,18 +34,10 @@ def uniforms(seeds: NDArray[np.int64], position: int) -> NDArray[np.float64]:
     Returns:
         [B] multiples of 2^-53.
     """
-    start = _mixed(seeds.astype(np.uint64))
+    start = mixed(seeds.astype(np.uint64))
     with np.errstate(over="ignore"):
         counter = start + np.uint64(position + 1) * GOLDEN_GAMMA
-    return (_mixed(counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function, a bijection of 64 bits; overflow is meant."""
-    with np.errstate(over="ignore"):
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    return (mixed(counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def sampling_logprobs(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -42,7 +42,9 @@ class Shuffled(Reward):
         results = outcomes_of(self.reward, group)
         places = [place for place, result in enumerate(results) if result.error is None]
         places.sort(key=lambda place: group[place].rollout_id)  # the order of rows must not matter
-        drawn = sorted(places, key=lambda place: seed_of(self.seed, group[place].rollout_id))
+        drawn = sorted(
+            places, key=lambda place: seed_of("shuffle", self.seed, group[place].rollout_id)
+        )
         values = {place: results[other].value for place, other in zip(places, drawn, strict=True)}
         return [
             replace(

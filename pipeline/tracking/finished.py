@@ -20,7 +20,7 @@ from typing import Any
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import Params
 from pipeline.errors import ArtifactError
-from pipeline.plan import ITERATION_STAGES, PLAN_FILE, From, load_stage, planned_digest
+from pipeline.plan import ITERATION_STAGES, PLAN_FILE, load_stage, planned_digest
 
 Metrics = Mapping[str, float | None]
 """Numbers by name; None where the number is not finite."""
@@ -131,13 +131,11 @@ class Disk:
 
         The code may have gained settings since; the step ran without those.
         """
-        found = {}
+        found: dict[str, Any] = {}
         for stage in stages:
             settings = self.info(stage, key)["settings"]
-            for name, field in load_stage(stage).settings.model_fields.items():
-                place = next(mark.place for mark in field.metadata if isinstance(mark, From))
-                if name in settings:
-                    found[place.removeprefix("recipe.")] = settings[name]
+            places = load_stage(stage).settings.places()
+            found |= {place: settings[name] for name, place in places.items() if name in settings}
         return found
 
     def info(self, stage: str, key: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Ar
         for made in declared.outputs:
             contents[made.path(step.key)] = (info["outputs"][made.label], True)
     return [
-        Artifact(path, content, md5s.get(path.as_posix(), content[:32]), made)
+        Artifact(path, content, md5s.get(path.as_posix(), f"content:{content[:24]}"), made)
         for path, (content, made) in sorted(contents.items())
     ]
 

@@ -33,7 +33,7 @@ def deal_to_steps(
         seed, iteration, epoch: decide the order of groups.
     """
     labels = np.unique(groups[kept])
-    order = np.random.default_rng(seed_of(seed, iteration, "epoch", epoch)).permutation(labels)
+    order = np.random.default_rng(seed_of("epoch", seed, iteration, epoch)).permutation(labels)
     step_of_group = np.full(groups.max(initial=-1) + 1, -1, dtype=np.int64)
     parts = min(optimizer_steps, len(labels))
     for step, part in enumerate(np.array_split(order, parts) if parts else []):

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from pipeline.tokens import Ragged
 
-IDS = ("rollout_id", "group_id", "prompt_id", "iteration")
-
 
 def lists_where(lists: Ragged, valid: NDArray[np.bool_]) -> pa.Array:
     """A list column with the lists where `valid`, null elsewhere."""

@@ -50,8 +50,11 @@ class PolicyUpdate:
         logprobs = np.zeros(len(rows.completions.values), np.float32)
         self.policy_logprobs = Ragged(logprobs, rows.completions.lengths)
 
-    def run(self, on_step: Callable[[StepRecord], None]) -> UpdateRecord:
+    def run(self, on_rows: Callable[[int, int], None]) -> UpdateRecord:
         """Takes all optimizer steps.
+
+        Args:
+            on_rows: called with (rows, tokens) done since the last call, after every micro-batch.
 
         Raises:
             TrainingError: if a loss or gradient is not finite.
@@ -62,18 +65,18 @@ class PolicyUpdate:
             for index in deal_to_steps(
                 self.rows.groups, self.rows.kept, update.optimizer_steps, *order
             ):
-                steps.append(self._step(epoch, index))
-                on_step(steps[-1])
+                steps.append(self._step(epoch, index, on_rows))
         moments = moments_of(self.optimizer, self.parameters)
         return UpdateRecord(steps, self.computed, self.numbers, self.policy_logprobs, moments)
 
-    def _step(self, epoch: int, index: IntArray) -> StepRecord:
+    def _step(self, epoch: int, index: IntArray, on_rows: Callable[[int, int], None]) -> StepRecord:
         rows, update = self.rows, self.settings.update
         self.optimizer_step += 1
         computed, skipped = index[self.computed[index]], index[~self.computed[index]]
         tokens = int(rows.trained_tokens[index].sum())
         self.optimizer.zero_grad()
-        loss, numbers = self._accumulate(computed, len(index), tokens)
+        loss, numbers = self._accumulate(computed, len(index), tokens, on_rows)
+        on_rows(len(skipped), int(rows.trained_tokens[skipped].sum()))
         grad_norm = self._clip_gradient()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise TrainingError(
@@ -100,7 +103,11 @@ class PolicyUpdate:
         )
 
     def _accumulate(
-        self, index: IntArray, window_rows: int, window_tokens: int
+        self,
+        index: IntArray,
+        window_rows: int,
+        window_tokens: int,
+        on_rows: Callable[[int, int], None],
     ) -> tuple[float, RowNumbers]:
         """Adds up gradients over the micro-batches of a step. Returns its loss and the statistics of its rows."""
         rows, update = self.rows, self.settings.update
@@ -120,6 +127,7 @@ class PolicyUpdate:
                 self.numbers.setdefault(name, np.full(len(rows), np.nan))[part] = values
             logprobs = off_grid(policy.logprobs, batch.completion_mask)
             self.policy_logprobs.values[self.policy_logprobs.places(part)] = logprobs
+            on_rows(len(part), int(rows.trained_tokens[part].sum()))
         return float(total), joined(parts)
 
     def _loss_inputs(

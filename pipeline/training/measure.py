@@ -50,7 +50,6 @@ def measure(
     entropies = np.zeros_like(logprobs)
     device = next(model.parameters()).device
     index = np.flatnonzero(completions.lengths)
-    on_rows(len(rows) - len(index), 0)
     for part in micro_batches(index, rows.lengths, micro_batch_tokens):
         batch = token_batch(rows.prompts.rows(part), completions.rows(part), device)
         policy = completion_logprobs(model, batch, temperature, precision)
@@ -58,4 +57,5 @@ def measure(
         logprobs[places] = off_grid(policy.logprobs, batch.completion_mask)
         entropies[places] = off_grid(policy.entropies, batch.completion_mask)
         on_rows(len(part), len(places))
+    on_rows(len(rows) - len(index), 0)
     return Measured(Ragged(logprobs, completions.lengths), Ragged(entropies, completions.lengths))

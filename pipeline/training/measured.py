@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts import schema_of
-from pipeline.training.columns import IDS, lists_where
+from pipeline.schemas.rollouts import IDS
+from pipeline.training.columns import lists_where
 
 if TYPE_CHECKING:
     from pipeline.training.measure import Measured
@@ -48,7 +49,7 @@ def sampling_metrics(rows: Rows, old: Measured | None) -> dict[str, float]:
     return {
         "sampling/sampling_logp_difference/mean": _mean(difference),
         "sampling/sampling_logp_difference/max": float(difference.max(initial=0)),
-        "entropy": _mean(entropies),
+        "old_entropy": _mean(entropies),
     }
 
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts import schema_of
-from pipeline.training.columns import IDS, lists_where
+from pipeline.schemas.rollouts import IDS
+from pipeline.training.columns import lists_where
 
 if TYPE_CHECKING:
     from pipeline.training.records import StepRecord, UpdateRecord

@@ -64,8 +64,7 @@ def test_a_killed_run_ends_with_the_same_bytes_as_an_undisturbed_one(
     assert stages_run(repro(folder)) == ["check"]
 
 
-def test_a_lock_file_cut_off_by_a_kill_is_restored(copy: Path) -> None:
-    """The worst moment: DVC dies while it writes dvc.lock. Deleting it brings all back from the run cache."""
+def test_a_deleted_lock_file_comes_back_from_the_run_cache(copy: Path) -> None:
     before = output_hashes(copy)
     (copy / "dvc.lock").unlink()
     repro(copy)

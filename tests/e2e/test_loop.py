@@ -137,7 +137,7 @@ def test_check_stops_before_much_is_thrown_away(copy: Path) -> None:
     before = (copy / "dvc.lock").read_text()
     result = repro(copy, check=False)
     assert result.returncode != 0
-    assert "update.learning_rate: 0.0003 → 0.001" in result.stderr
+    assert "update_policy.learning_rate: 0.0003 → 0.001" in result.stderr
     assert "runtime.max_rerun_hours" in result.stderr
     assert stages_run(result) == ["check"]
     edit_params(copy, recipes__grpo__update_policy__learning_rate=3e-4)

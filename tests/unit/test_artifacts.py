@@ -1,5 +1,7 @@
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,25 @@ def test_same_content_same_bytes(project: Path) -> None:
 
 def test_another_kind_is_refused_by_name(project: Path) -> None:
     write_table(ROLLOUTS, "rollouts", "i0001")
-    with pytest.raises(ArtifactError, match="holds 'rollouts', expected 'scores'"):
+    with pytest.raises(ArtifactError, match="holds rollouts i0001, another kind than scores"):
         read_table(path_of("rollouts", "i0001"), "scores")
+
+
+def test_an_artifact_of_another_iteration_is_refused(project: Path) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    path_of("rollouts", "i0001").rename(path_of("rollouts", "i0002"))
+    with pytest.raises(ArtifactError, match="holds rollouts i0001, another key than i0002"):
+        read_table(path_of("rollouts", "i0002"), "rollouts")
+    write_folder(lambda folder: (folder / "a").write_text("1") and None, "policies", "i0001")
+    path_of("policies", "i0001").rename(path_of("policies", "i0002"))
+    with pytest.raises(ArtifactError, match="holds policies i0001, another key than i0002"):
+        read_folder(path_of("policies", "i0002"), "policies")
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(project: Path) -> None:
+    (project / "artifacts").write_text("a file where a folder should be")
+    with pytest.raises(ArtifactError, match=r"rollouts/i0001\.parquet: cannot be written"):
+        write_table(ROLLOUTS, "rollouts", "i0001")
 
 
 def test_missing_file(project: Path) -> None:
@@ -118,8 +137,31 @@ def test_folder_appears_whole_or_not_at_all(project: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise RuntimeError("power cut")
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(
+        ArtifactError, match=r"policies/i0001: cannot be written: RuntimeError: power cut"
+    ):
         write_folder(broken, "policies", "i0001")
+    assert list((project / "artifacts" / "policies").iterdir()) == []
+
+
+def test_a_disk_that_is_full_for_safetensors(project: Path) -> None:
+    """Its library has an error class of its own. The limit on file sizes stands for the full disk."""
+    code = (
+        "import resource, signal, numpy\n"
+        "from safetensors.numpy import save_file\n"
+        "from pipeline.artifacts import write_folder\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "weights = {'w': numpy.zeros(10_000)}\n"
+        "write_folder(lambda f: save_file(weights, f / 'model.safetensors'), 'policies', 'i0001')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (
+        "pipeline.errors.ArtifactError: artifacts/policies/i0001: cannot be written"
+        in result.stderr
+    )
     assert list((project / "artifacts" / "policies").iterdir()) == []
 
 
@@ -131,7 +173,7 @@ def test_folder_replaces_the_old_one_and_notices_changes(project: Path) -> None:
     path = path_of("policies", "i0001")
     assert sorted(file.name for file in path.iterdir()) == ["b", "rollbook.json"]
     assert read_folder(path, "policies") == facts
-    with pytest.raises(ArtifactError, match="holds 'policies', expected 'optimizers'"):
+    with pytest.raises(ArtifactError, match="holds policies i0001, another kind than optimizers"):
         read_folder(path, "optimizers")
     (path / "b").write_text("3")
     with pytest.raises(ArtifactError, match="files changed after it was written"):

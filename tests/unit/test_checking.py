@@ -23,27 +23,35 @@ def test_the_shipped_settings_need_no_warning() -> None:
     assert _warnings() == []
 
 
+POLICY = """from pipeline.policies.base import BasePolicy
+
+
+class Mine(BasePolicy):
+    def parameter_count(self):
+        return {count}
+"""
+
+
 @pytest.mark.parametrize(
-    ("parameters", "rate", "warned"),
-    [(10_000_001, 2e-5, True), (10_000_001, 1e-5, False), (9_000_000, 1e-2, False)],
+    ("count", "rate", "warned"),
+    [
+        (10_000_001, 2e-5, "10M parameters"),
+        (None, 2e-5, "a policy whose size is not known yet"),
+        (10_000_001, 1e-5, None),
+        (10_000_000, 1e-2, None),
+    ],
 )
 def test_high_learning_rate_for_a_large_policy(
-    project: Path, parameters: int, rate: float, warned: bool
+    project: Path, count: int | None, rate: float, warned: str | None
 ) -> None:
-    """The count of a policy that cannot tell it beforehand is known once it is made."""
-    policy = (
-        "from pipeline.policies.base import BasePolicy\n\n\nclass Mine(BasePolicy):\n    pass\n"
+    (project / "my_policy.py").write_text(POLICY.format(count=count))
+    found = _warnings(
+        policy__base={"path": "my_policy.py:Mine"},
+        recipes__grpo__update_policy__learning_rate=rate,
     )
-    Path("my_policy.py").write_text(policy)
-    changes: dict[str, Any] = {
-        "policy__base": {"path": "my_policy.py:Mine"},
-        "recipes__grpo__update_policy__learning_rate": rate,
-    }
-    assert _warnings(**changes) == []
-    write_json({"parameters": parameters}, path_of("metrics/init_policy", "i0000"))
-    found = _warnings(**changes)
-    assert bool(found) is warned
-    assert all("is high for full fine-tuning of 10M parameters" in warning for warning in found)
+    assert [f"is high for full fine-tuning of {warned}" in warning for warning in found] == [
+        True
+    ] * bool(warned)
 
 
 def test_groups_of_two() -> None:
@@ -101,7 +109,7 @@ def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
         ("evaluate_policy", "i0001"),
         *((stage, "i0002") for stage in ITERATION_STAGES),
     ]
-    assert "update.learning_rate: 0.0003 → 0.001" in found[0].reasons
+    assert "update_policy.learning_rate: 0.0003 → 0.001" in found[0].reasons
     assert found[1].reasons == ()
 
 

@@ -132,7 +132,7 @@ def test_rows_without_a_reward_are_left_out_and_failures_counted() -> None:
 
 def test_the_lenient_reading_stands_beside_the_strict_one() -> None:
     table = _table(HELDOUT, {"heldout": [1, 0, 1]}, lenient=1.0)
-    metrics = evaluation_metrics(table, 4, "numeric_answer_lenient")
+    metrics = evaluation_metrics(table, 4, "numeric_answer")
     assert metrics["eval/heldout/mean_at_4"] == 0.5
     assert metrics["eval/heldout/mean_at_4_lenient"] == 1.0
     assert metrics["eval/heldout/greedy_lenient"] == 1.0

@@ -59,8 +59,8 @@ def test_every_layout_is_kept(before: str, after: str) -> None:
 def test_a_branch_is_continued_under_its_own_letters() -> None:
     raw = shipped(
         iterations={
-            "i0001": {"previous": "i0000", "recipe": "grpo"},
-            "b0002": {"previous": "i0001", "recipe": "grpo"},
+            "i0001": {"previous": "i0000", "recipe": "grpo", "reference": "i0000"},
+            "b0002": {"previous": "i0001", "recipe": "grpo", "reference": "i0000"},
         }
     )
     assert list(next_iterations(parse_params(raw), 4, None)) == ["b0003", "b0004"]

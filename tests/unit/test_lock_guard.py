@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
 from pipeline import lock_guard
@@ -77,3 +78,20 @@ def test_the_guard_repairs_when_the_process_it_watches_is_killed(project: Path) 
         watched.kill()
     assert guard.wait(timeout=20) == 0
     assert lock.read_text() == WHOLE
+
+
+def test_a_lock_that_shrank_before_the_run_is_left_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another branch was checked out: what `check` finds as it starts is what counts, not an older copy."""
+    lock = Path("dvc.lock")
+    lock.write_text(WHOLE)
+    lock_guard.remember()
+    lock.write_text(HEAD + ENTRY.format(name="rollouts"))
+    monkeypatch.setenv("DVC_STAGE", "check")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: None)
+    lock_guard.watch_parent()
+    assert not lock_guard.repair()
+    lock.unlink()
+    lock_guard.watch_parent()
+    assert not lock_guard.repair() and not lock.exists()

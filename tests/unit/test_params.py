@@ -128,10 +128,24 @@ def test_iterations_refer_to_what_exists(changes: dict[str, Any], expected: str)
     assert any(problem.startswith(expected) for problem in problems(raw))
 
 
-def test_missing_previous() -> None:
+@pytest.mark.parametrize("field", ["previous", "recipe", "reference"])
+def test_what_dvc_yaml_reads_of_an_iteration_is_required(field: str) -> None:
     raw = shipped()
-    del raw["iterations"]["i0002"]["previous"]
-    assert "iterations.i0002.previous: is required" in problems(raw)
+    del raw["iterations"]["i0002"][field]
+    assert f"iterations.i0002.{field}: is required" in problems(raw)
+
+
+@pytest.mark.parametrize("field", ["previous", "recipe", "reference"])
+def test_names_that_are_lists_are_problems_and_not_crashes(field: str) -> None:
+    raw = shipped()
+    raw["iterations"]["i0002"][field] = ["i0001"]
+    assert any(problem.startswith(f"iterations.i0002.{field}") for problem in problems(raw))
+    raw = shipped(rescores={"strict": {"recipe": ["grpo"]}})
+    raw["recipes"]["a"] = {"extends": ["grpo"]}
+    assert {p.partition(":")[0] for p in problems(raw)} >= {
+        "recipes.a.extends",
+        "rescores.strict.recipe",
+    }
 
 
 @pytest.mark.parametrize("key", [1, "0001", "i1", "i00001", "i_0001", "i0000"])

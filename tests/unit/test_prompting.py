@@ -231,7 +231,7 @@ def test_wrong_templates_are_settings_errors(tmp_path: Path) -> None:
         (str(tmp_path / "owm.jinja"), "did you mean .*own.jinja"),
     ):
         with pytest.raises(ConfigError, match=message):
-            PromptRenderer(tmp_path, PromptFormat(chat_template=wanted))
+            PromptRenderer(tmp_path, PromptFormat(chat_template=wanted)).render(QUESTION)
 
 
 def test_templates_run_in_a_sandbox(tmp_path: Path) -> None:

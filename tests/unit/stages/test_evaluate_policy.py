@@ -178,8 +178,13 @@ def test_the_base_policy_is_always_evaluated(project: Path) -> None:
             "recipes": {"r": {"score_rollouts": {"rewards": [{"name": "numeric_answer"}]}}},
             "evaluate_policy": {"scorer": {"name": "numeric_answer"}},
             "iterations": {
-                "i0001": {"previous": "i0000", "recipe": "r"},
-                "i0002": {"previous": "i0001", "recipe": "r", "evaluate": False},
+                "i0001": {"previous": "i0000", "recipe": "r", "reference": "i0000"},
+                "i0002": {
+                    "previous": "i0001",
+                    "recipe": "r",
+                    "reference": "i0000",
+                    "evaluate": False,
+                },
             },
         }
     )

@@ -59,7 +59,7 @@ def test_every_prompt_gets_a_group_in_order(inputs: Inputs) -> None:
 def test_seeds_come_from_seed_iteration_prompt_and_sample(inputs: Inputs) -> None:
     rows = _rows(_run(inputs, seed=7))
     for row in rows:
-        assert row["seed"] == seed_of(7, "i0001", row["prompt_id"], row["sample_index"])
+        assert row["seed"] == seed_of("rollout", 7, "i0001", row["prompt_id"], row["sample_index"])
     texts = [row["completion"] for row in rows]
     assert [row["completion"] for row in _rows(_run(inputs, seed=8))] != texts
     assert [row["completion"] for row in _rows(_run(inputs, seed=7))] == texts

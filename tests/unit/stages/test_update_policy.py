@@ -108,7 +108,7 @@ def test_resuming_from_folders_is_exact(project: Path) -> None:
     for key in ("i0001", "i0002"):
         rows = training_rows(tables_for("x", ADVANTAGES, iteration=key), update, "x")
         loop = LoopSettings(update, 1.0, 12, 0, key)
-        record = PolicyUpdate(model, rows, loop, state).run(lambda _: None)
+        record = PolicyUpdate(model, rows, loop, state).run(lambda *_: None)
         state = OptimizerState(record.steps[-1].optimizer_step, record.moments)
     stored = weights(path_of("policies", "i0002"))
     for name, value in model.named_parameters():

@@ -49,7 +49,8 @@ class Project:
         yaml = YAML()
         content = yaml.load(Path("params.yaml").read_text())
         content["iterations"] = {
-            key: {"previous": before, "recipe": "grpo"} for key, before in previous.items()
+            key: {"previous": before, "recipe": "grpo", "reference": "i0000"}
+            for key, before in previous.items()
         }
         for name, values in sections.items():
             content[name] = values

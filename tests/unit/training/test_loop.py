@@ -49,7 +49,7 @@ def _update(folder: Path, rows: TrainingRows | None = None, **options: Any) -> P
 def _gradient(update: PolicyUpdate, index: list[int] | None = None) -> torch.Tensor:
     rows = update.rows
     chosen = np.flatnonzero(update.computed) if index is None else np.array(index)
-    update._accumulate(chosen, len(rows), int(rows.trained_tokens.sum()))
+    update._accumulate(chosen, len(rows), int(rows.trained_tokens.sum()), lambda *_: None)
     return torch.cat([value.grad.flatten() for value in update.parameters.values()])
 
 
@@ -94,10 +94,10 @@ def test_the_gradient_is_that_of_the_formula(folder: Path) -> None:
 def test_an_update_makes_good_completions_likelier_and_bad_ones_less(folder: Path) -> None:
     rows = _rows(settings_of(old_logprobs="measured"))  # one step: on-policy
     update = _update(folder, rows, learning_rate=1e-3)
-    before = update.run(lambda _: None).policy_logprobs
+    before = update.run(lambda *_: None).policy_logprobs
     again = _update(folder, rows)
     again.model.load_state_dict(update.model.state_dict())
-    after = again.run(lambda _: None).policy_logprobs
+    after = again.run(lambda *_: None).policy_logprobs
     change = (after.padded(0) - before.padded(0)).sum(-1)
     advantages = np.concatenate(ADVANTAGES)
     assert (np.sign(change) == np.sign(advantages))[np.abs(advantages) >= 1].all()
@@ -154,7 +154,7 @@ def test_token_advantages_take_the_place_of_row_advantages(folder: Path) -> None
 
 def test_policy_logprobs_are_those_before_the_step(folder: Path) -> None:
     update = _update(folder)
-    record = update.run(lambda _: None)
+    record = update.run(lambda *_: None)
     fresh = _update(folder)
     rows = fresh.rows
     for row in np.flatnonzero(record.computed):
