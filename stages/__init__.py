@@ -1,10 +1,16 @@
 """Stage programs, one file per stage. `python -m stages.<name> --iteration <key>`; DVC runs them."""
 
 import os
+import sys
 
 from pipeline.lean_imports import import_pandera
 from pipeline.process import die_with_parent
 
 if "DVC_STAGE" in os.environ:  # before anything that takes time: DVC may be killed at any moment
     die_with_parent()
-import_pandera()
+try:
+    import_pandera()
+except ModuleNotFoundError as error:
+    if "DVC_STAGE" not in os.environ:
+        raise
+    sys.exit(f"{error} for {sys.executable}; is the environment active? source .venv/bin/activate")
