@@ -153,7 +153,9 @@ def describe(found: list[Rerun]) -> str:
     lines += [f"  - {reason}" for reason in list(reasons)[:SHOWN_CHANGES]]
     if len(reasons) > SHOWN_CHANGES:
         lines.append(f"  - and {len(reasons) - SHOWN_CHANGES} more changes")
-    lines.append("  (results that DVC still has in its run cache, as after undoing a change, are restored)")
+    lines.append(
+        "  (results that DVC still has in its run cache, as after undoing a change, are restored)"
+    )
     return "\n".join(lines)
 
 
