@@ -1,0 +1,52 @@
+"""Digests of steps, and plans that are damaged."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.params import parse_params
+from pipeline.plan import ITERATION_STAGES, make_plan, planned_digest
+from stages.update_policy import Settings
+from tests.unit.test_params import shipped
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_only_steps_that_read_a_setting_change_with_it() -> None:
+    before = make_plan(parse_params(shipped()))
+    after = make_plan(parse_params(shipped(recipes__grpo__update_policy__learning_rate=1e-3)))
+    assert {name for name in ITERATION_STAGES if before["i0002"][name] != after["i0002"][name]} == {
+        "update_policy"
+    }
+    assert before["init_policy"] == after["init_policy"]
+
+
+def test_runtime_and_tracking_are_no_part_of_any_digest() -> None:
+    changed = shipped(runtime__threads=2, tracking__experiment="other")
+    assert make_plan(parse_params(shipped())) == make_plan(parse_params(changed))
+
+
+def test_what_predecessors_draw_counts_for_prompts_alone() -> None:
+    raw = shipped()
+    raw["recipes"]["fewer"] = {"extends": "grpo", "prepare_prompts": {"prompts_per_iteration": 8}}
+    raw["iterations"]["i0001"]["recipe"] = "fewer"
+    before, after = make_plan(parse_params(shipped())), make_plan(parse_params(raw))
+    changed = {name for name in ITERATION_STAGES if before["i0002"][name] != after["i0002"][name]}
+    assert changed == {"prepare_prompts"}
+
+
+def test_settings_are_named_by_their_place_in_params_yaml() -> None:
+    assert Settings.places()["update"] == "update_policy"
+    assert Settings.places()["seed"] == "seed"
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, {"i0001": 3}, {"i0001": {"update_policy": 3}}, {"i0001": None}]
+)
+def test_a_damaged_plan_has_no_digest(plan: dict[str, object]) -> None:
+    assert planned_digest(plan, "update_policy", "i0001") is None
