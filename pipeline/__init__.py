@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from pipeline.dataset import load
 
 __all__ = ["load"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from pipeline.plan import (
     ONCE_STAGES,
     Dependencies,
     load_stage,
+    make_plan,
     models_in,
     planned,
     planned_digest,
@@ -41,6 +42,17 @@ class Rerun:
     key: str
     reasons: tuple[str, ...]
     seconds: float
+
+
+def examine(params: Params) -> tuple[dict[str, Any], list[str], list[Rerun]]:
+    """What both `dvc repro` and `rollbook check` look at: the plan, warnings, and finished steps that run again.
+
+    Raises:
+        ConfigError: for files that settings name and that are not there.
+    """
+    refuse_missing_files(params)
+    plan = make_plan(params)
+    return plan, list(warnings_for(params)), reruns(params, plan)
 
 
 def warnings_for(params: Params) -> Iterator[str]:

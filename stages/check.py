@@ -9,17 +9,15 @@ import sys
 from pipeline import checking, lock_guard
 from pipeline.artifacts import write_json
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, make_plan
+from pipeline.plan import PLAN_FILE
 from pipeline.process import die_with_parent, run_program
 
 
 def check() -> None:
     params = read_params()
-    checking.refuse_missing_files(params)
-    plan = make_plan(params)
-    for warning in checking.warnings_for(params):
+    plan, warnings, found = checking.examine(params)
+    for warning in warnings:
         print(f"check: warning: {warning}", file=sys.stderr)
-    found = checking.reruns(params, plan)
     checking.guard(found, params.runtime.max_rerun_hours)
     write_json(plan, PLAN_FILE)
     print(

@@ -6,7 +6,6 @@ import click
 
 from pipeline import checking
 from pipeline.params import read_params
-from pipeline.plan import make_plan
 
 
 @click.command()
@@ -19,15 +18,13 @@ def check() -> None:
     Example: rollbook check
     """
     params = read_params()
-    checking.refuse_missing_files(params)
-    plan = make_plan(params)
-    for warning in checking.warnings_for(params):
+    _, warnings, found = checking.examine(params)
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     used = dict.fromkeys(item.recipe for item in params.iterations.values())
     click.echo(
         f"params.yaml: {len(params.iterations)} iterations, recipes {', '.join(used)}: all valid"
     )
-    found = checking.reruns(params, plan)
     click.echo(checking.describe(found))
     if waiting := checking.unfinished(params):
         click.echo(f"not run yet: {', '.join(waiting)}")
