@@ -37,6 +37,7 @@ TABLES = (
     "updates",
     "optimizer_steps",
     "evaluations",
+    "history",
 )
 FOLDERS = ("policies", "optimizers")
 METADATA_KEY = b"rollbook"

@@ -72,11 +72,8 @@ def warnings_for(params: Params) -> Iterator[str]:
                 f"recipes.{name}.update_policy.learning_rate: {rate:g} is high for full fine-tuning of {size}; "
                 f"usual is 1e-6, rarely above {HIGH_LEARNING_RATE:g}"
             )
-        if recipe.generate_rollouts.group_size == 2:
-            yield (
-                f"recipes.{name}.generate_rollouts.group_size: with groups of two every unequal pair "
-                "has the same two advantages, whatever the gap between the rewards"
-            )
+        for model in models_in(recipe):
+            yield from (f"recipes.{name}: {caution}" for caution in model.cautions())
         for field in PromptFormat.model_fields:
             asked, judged = (
                 getattr(recipe.prepare_prompts, field),

@@ -30,6 +30,10 @@ class Model(BaseModel):
         """Files whose content decides results (templates, word lists); a change re-runs the stage."""
         return []
 
+    def cautions(self) -> list[str]:
+        """Sentences about settings that are allowed and rarely meant; `check` prints them."""
+        return []
+
     @model_validator(mode="wrap")
     @classmethod
     def _name_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:

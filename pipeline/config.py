@@ -5,6 +5,7 @@ Defaults live on the fields below and nowhere else. `pipeline.params` reads the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from functools import cached_property
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from pipeline.coefficients import KlCoefficient
 from pipeline.component import Component, Model
 from pipeline.registry import build
 
@@ -52,6 +54,7 @@ def _default(kind: str, name: str) -> Any:
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 class PromptFormat(Model):
@@ -93,8 +96,28 @@ class PreparePrompts(PromptFormat):
     """Which prompts an iteration asks, and how they are written."""
 
     prompts_per_iteration: PositiveInt = 256
+    """Prompts an update is meant to train on."""
+    oversample: AtLeastOne = 1.0
+    """Ask this many times more prompts; `compute_advantages` keeps the first informative groups up to
+    `prompts_per_iteration` (dynamic sampling, DAPO, arXiv 2503.14476 §3.2)."""
+    prefer: Literal["any", "informative"] = "any"
+    """`informative` passes over prompts whose rollouts all had the same reward when they were last asked in this chain,
+    as long as there are others."""
+    prefer_among: AtLeastOne = 2.0
+    """How many times more prompts `prefer: informative` looks at than it asks."""
     max_prompt_tokens: PositiveInt | None = None
     """Longer prompts are dropped and counted. Default: what the policy's context leaves beside the completion."""
+
+    @property
+    def prompts_asked(self) -> int:
+        """Prompts of an iteration."""
+        return math.ceil(self.prompts_per_iteration * self.oversample)
+
+    @property
+    def prompts_drawn(self) -> int:
+        """Prompts taken from the data for an iteration; those not asked come back in the next pass over it."""
+        among = 1.0 if self.prefer == "any" else self.prefer_among
+        return math.ceil(self.prompts_asked * among)
 
 
 class GenerateRollouts(Sampling):
@@ -104,6 +127,16 @@ class GenerateRollouts(Sampling):
         "engines", "transformers"
     )
     group_size: PositiveInt = 8
+    greedy: bool = False
+    """Also one greedy answer per prompt: stored and scored, never trained on; the baseline of `remax`."""
+
+    def cautions(self) -> list[str]:
+        if self.group_size > 2:
+            return []
+        return [
+            "generate_rollouts.group_size: with groups of two every unequal pair has the same two advantages, "
+            "whatever the gap between the rewards"
+        ]
 
     @model_validator(mode="after")
     def _group_has_a_baseline(self) -> GenerateRollouts:
@@ -137,12 +170,93 @@ class ComputeAdvantages(Model):
     estimator: Annotated[SerializeAsAny[AdvantageEstimator], _of("advantages")] = _default(
         "advantages", "group"
     )
+    reward_clip: tuple[float, float] | None = None
+    """Lowest and highest reward that the estimator sees."""
+    kl_coef: KlCoefficient = 0.0
+    """Weight of the KL to the reference taken off the reward (PPO, RLOO), fixed or following a target. An alternative
+    to the loss's `kl_coef`."""
+    kl_estimator: Literal["k1", "k2", "k3", "abs"] = "k1"
+    """How that KL is estimated; k1 is unbiased, and no gradient flows through a reward."""
+    drop_zero_signal: bool = False
+    """Leave groups whose rewards are all equal out of the update; else their tokens count in its denominators."""
+
+    @model_validator(mode="after")
+    def _clip_is_a_range(self) -> ComputeAdvantages:
+        if self.reward_clip is not None and not self.reward_clip[0] < self.reward_clip[1]:
+            raise ValueError(f"reward_clip must be [lowest, highest], is {list(self.reward_clip)}")
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL to the reference goes into the rewards."""
+        return self.kl_coef != 0
+
+
+class Rejection(Model):
+    """Takes tokens out of the loss mask where engine and trainer disagree too much (verl's `rollout_rs`).
+
+    `statistic` of log(trainer / engine): k1 (−log ratio), k2 or k3 of each token, or their sum, mean or max over the
+    rollout. Bounds of k1 are on the ratio engine / trainer; of k2 and k3 there is only `high`, on the estimate itself.
+    """
+
+    statistic: Literal[
+        "token_k1",
+        "token_k2",
+        "token_k3",
+        "sequence_sum_k1",
+        "sequence_sum_k2",
+        "sequence_sum_k3",
+        "sequence_mean_k1",
+        "sequence_mean_k2",
+        "sequence_mean_k3",
+        "sequence_max_k2",
+        "sequence_max_k3",
+    ]
+    low: PositiveFloat | None = None
+    """Default for k1: 1 / high."""
+    high: PositiveFloat
+
+
+class RolloutCorrection(Model):
+    """Weights c = trainer's old policy / engine, for rollouts of an engine whose log-probs are not the trainer's.
+
+    TRL's `vllm_importance_sampling_*` and verl's `rollout_is`, `rollout_rs`. Weights multiply the policy term; those of
+    weight 0 stay in every denominator, rejected ones leave it.
+    """
+
+    weights: (
+        Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] | None
+    ) = "token_truncate"
+    """Per token, or the product over the rollout; clamped to the bounds, or 0 outside of them."""
+    max: PositiveFloat | None = 2.0
+    min: PositiveFloat | None = None
+    normalize: bool = False
+    """Divide the weights by their mean over the iteration."""
+    reject: list[Rejection] = Field(default_factory=list)
+    """A token leaves the loss mask if any of these rejects it; each looks at all tokens."""
+
+    @model_validator(mode="after")
+    def _has_bounds(self) -> RolloutCorrection:
+        if self.weights is not None and self.max is None and self.min is None:
+            raise ValueError(f"weights {self.weights} needs `max`, `min` or both")
+        if self.max is not None and self.min is not None and not self.min < self.max:
+            raise ValueError(f"min {self.min} must be below max {self.max}")
+        if self.weights is None and not self.reject:
+            raise ValueError("neither weights nor reject is set; say `rollout_correction: off`")
+        return self
 
 
 class UpdatePolicy(Model):
     """The gradient steps of one iteration."""
 
     loss: Annotated[SerializeAsAny[Loss], _of("losses")] = _default("losses", "dapo")
+    mask_truncated: bool = False
+    """Do not train on completions that were cut off at the length limit; their rewards still count in their groups."""
+    top_entropy: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Only this share of an optimizer step's tokens, those of the highest entropy under the policy before the update,
+    carries the policy term (arXiv 2506.01939: 0.2)."""
+    rollout_correction: Literal["auto", "off"] | RolloutCorrection = "auto"
+    """`auto` corrects, with the defaults, where the engine's log-probs are not the trainer's own."""
     epochs: PositiveInt = 1
     """Passes over the iteration's rollouts."""
     optimizer_steps: PositiveInt = 1
@@ -163,6 +277,12 @@ class UpdatePolicy(Model):
     """`bfloat16` means autocast: master weights and optimizer state stay float32."""
     gradient_checkpointing: bool = False
 
+    @property
+    def compares_with_measured(self) -> bool:
+        """Whether the ratio needs log-probs measured before the update; in a single step old is the current policy."""
+        several_steps = self.epochs * self.optimizer_steps > 1
+        return self.old_logprobs == "measured" and several_steps and self.loss.compares_with_old
+
 
 class Recipe(Model):
     """Everything that decides one iteration."""
@@ -173,6 +293,22 @@ class Recipe(Model):
     compute_advantages: ComputeAdvantages = Field(default_factory=ComputeAdvantages)
     update_policy: UpdatePolicy = Field(default_factory=UpdatePolicy)
 
+    def cautions(self) -> list[str]:
+        found = []
+        scale = getattr(self.compute_advantages.estimator, "scale", "none")
+        if self.update_policy.loss.aggregation == "constant_length" and scale != "none":
+            found.append(
+                f"the loss divides by a constant length and the estimator by the deviation of the {scale}: Dr. GRPO "
+                "drops both divisions; set compute_advantages.estimator.scale: none"
+            )
+        limit = self.generate_rollouts.max_completion_tokens
+        for reward in self.score_rollouts.rewards:
+            if (own := getattr(reward, "max_completion_tokens", limit)) != limit:
+                found.append(
+                    f"reward {reward.name} has max_completion_tokens {own}, generate_rollouts {limit}"
+                )
+        return found
+
     @model_validator(mode="after")
     def _ratio_is_unbiased(self) -> Recipe:
         if self.generate_rollouts.truncates and self.update_policy.old_logprobs == "sampling":
@@ -180,7 +316,92 @@ class Recipe(Model):
                 "generate_rollouts cuts the distribution (top_p, top_k or min_p), so the engine's log-probs are "
                 "renormalised and a ratio against them is biased; set update_policy.old_logprobs: measured"
             )
+        if self.generate_rollouts.truncates and self.rollout_correction is not None:
+            raise ValueError(
+                "generate_rollouts cuts the distribution (top_p, top_k or min_p), so the engine's log-probs are "
+                "renormalised and rollout correction would weigh every token by the mass that was left; "
+                "set update_policy.rollout_correction: off, or sample from the whole distribution"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _mismatch_is_corrected_once(self) -> Recipe:
+        correction = self.update_policy.rollout_correction
+        if (
+            isinstance(correction, RolloutCorrection)
+            and correction.weights is not None
+            and self.update_policy.old_logprobs == "sampling"
+        ):
+            raise ValueError(
+                "with update_policy.old_logprobs: sampling the ratio itself is taken against the engine, so weights of "
+                "rollout_correction would count the difference twice; set weights: null, or old_logprobs: measured"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_of_the_kind_that_the_loss_takes(self) -> Recipe:
+        correction = self.rollout_correction
+        of_rows = correction is not None and str(correction.weights).startswith("sequence")
+        if of_rows and self.update_policy.loss.needs_token_weights:
+            raise ValueError(
+                f"loss {self.update_policy.loss.name} multiplies the weights of a rollout's tokens; set "
+                "update_policy.rollout_correction.weights to token_truncate or token_mask"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _kl_counts_once(self) -> Recipe:
+        if self.compute_advantages.needs_reference and self.update_policy.loss.needs_reference:
+            raise ValueError(
+                "the KL to the reference is in the reward (compute_advantages.kl_coef) and in the loss "
+                "(update_policy.loss.kl_coef); set one of them to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _estimator_gets_what_it_reads(self) -> Recipe:
+        estimator = self.compute_advantages.estimator
+        if estimator.needs_greedy and not self.generate_rollouts.greedy:
+            raise ValueError(
+                f"estimator {estimator.name} reads the reward of a greedy answer; set generate_rollouts.greedy: true"
+            )
+        if self.compute_advantages.needs_reference and not estimator.takes_penalty:
+            raise ValueError(
+                f"estimator {estimator.name} does not read the total reward, so a KL in it would be lost: set "
+                "update_policy.loss.kl_coef instead of compute_advantages.kl_coef"
+            )
+        if estimator.needs_values:
+            raise ValueError(
+                f"estimator {estimator.name} needs a value head, which no policy has yet; take another, such as group"
+            )
+        return self
+
+    @property
+    def needs_old(self) -> bool:
+        """Whether the policy before the update must be measured."""
+        update = self.update_policy
+        return (
+            update.compares_with_measured
+            or self.rollout_correction is not None
+            or update.top_entropy < 1
+            or self.compute_advantages.needs_reference
+        )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the reference policy must be measured."""
+        return self.compute_advantages.needs_reference or self.update_policy.loss.needs_reference
+
+    @property
+    def rollout_correction(self) -> RolloutCorrection | None:
+        """What is done about an engine whose log-probs are not the trainer's, `auto` resolved; None: nothing."""
+        update = self.update_policy
+        if isinstance(update.rollout_correction, RolloutCorrection):
+            return update.rollout_correction
+        agrees = self.generate_rollouts.engine.agrees_with_trainer(update.precision)
+        if update.rollout_correction == "off" or update.old_logprobs == "sampling" or agrees:
+            return None
+        return RolloutCorrection()
 
 
 class Data(Model):

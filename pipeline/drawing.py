@@ -53,17 +53,23 @@ class Deck:
 
 @dataclass(frozen=True)
 class Draw:
-    """The prompts of one iteration, in the order in which they are asked; all arrays [count].
+    """The prompts of one iteration, in the order in which they are asked.
 
     Attributes:
-        deck: number of the deck that each comes from.
-        place: its place in that deck's `prompt_ids`.
-        dealt: by deck, how many cards were dealt up to and including this iteration.
+        deck: [count] number of the deck that each comes from.
+        place: [count] its place in that deck's `prompt_ids`.
+        counts: [iterations, decks] cards dealt of each deck by each iteration of the chain, this one last.
     """
 
     deck: IntArray
     place: IntArray
-    dealt: list[int]
+    counts: IntArray
+
+    @property
+    def dealt(self) -> list[int]:
+        """By deck, how many cards were dealt up to and including this iteration."""
+        dealt: list[int] = self.counts.sum(axis=0).tolist()
+        return dealt
 
 
 def draw_prompts(decks: Sequence[Deck], seed: int, draws: Sequence[int], count: int) -> Draw:
@@ -81,15 +87,37 @@ def draw_prompts(decks: Sequence[Deck], seed: int, draws: Sequence[int], count: 
     available = sum(deck.size for deck in decks)
     if (most := max([count, *draws])) > available:
         raise DataError(
-            f"prompts_per_iteration is {most}, but the training data has {available} prompts, "
+            f"prompts_per_iteration, times oversample, is {most}, but the training data has {available} prompts, "
             "and an iteration asks none twice",
-            f"set prepare_prompts.prompts_per_iteration to at most {available}, or add data",
+            f"lower one of the two in prepare_prompts, to at most {available} prompts in all, or add data",
         )
     counts = _counts(decks, [*draws, count])
     places = [_deal(deck, seed, counts[:, number]) for number, deck in enumerate(decks)]
     order = _interleaved(counts[-1])
     numbers = np.repeat(np.arange(len(decks)), counts[-1])
-    return Draw(numbers[order], np.concatenate(places)[order], counts.sum(axis=0).tolist())
+    return Draw(numbers[order], np.concatenate(places)[order], counts)
+
+
+def preferred(decks: Sequence[Deck], draw: Draw, flat: NDArray[np.bool_], count: int) -> IntArray:
+    """[count] which of the cards dealt are asked: of each deck its share, first those that are not flat.
+
+    Both keep the order in which they were dealt. Shares are by weight, as in dealing; fractions are owed to the next
+    iteration, given that the chain has always asked the same part of what it was dealt.
+
+    Args:
+        decks: that were dealt from.
+        draw: what was dealt; at least `count` cards.
+        flat: [dealt] cards to ask only for want of others.
+        count: prompts to be asked.
+    """
+    dealt = draw.counts.sum(axis=1)
+    asked = np.minimum(np.rint(dealt * (count / max(dealt[-1], 1))).astype(np.int64), dealt)
+    counts = _counts(decks, asked.tolist(), draw.counts.tolist())[-1]
+    chosen = []
+    for number, wanted in enumerate(counts):
+        cards = np.flatnonzero(draw.deck == number)
+        chosen.append(np.concatenate([cards[~flat[cards]], cards[flat[cards]]])[:wanted])
+    return np.concatenate(chosen)[_interleaved(counts)]
 
 
 def _deal(deck: Deck, seed: int, counts: IntArray) -> IntArray:
@@ -143,8 +171,16 @@ def _put_back(shuffled: IntArray, asked: IntArray, dealt: int) -> IntArray:
     return np.concatenate([shuffled[fresh], np.delete(shuffled, fresh)])
 
 
-def _counts(decks: Sequence[Deck], draws: Sequence[int]) -> IntArray:
-    """[iterations, decks] cards dealt from each deck: as its weight asks, to within one over the whole chain."""
+def _counts(
+    decks: Sequence[Deck], draws: Sequence[int], at_most: Sequence[Sequence[int]] | None = None
+) -> IntArray:
+    """[iterations, decks] cards of each deck: as its weight asks, to within one over the whole chain.
+
+    Args:
+        decks: one per source.
+        draws: [iterations] cards in all.
+        at_most: [iterations, decks] bounds; default the decks' sizes.
+    """
     if len(decks) == 1:
         return np.array(draws, np.int64)[:, None]
     sizes = [deck.size for deck in decks]
@@ -153,10 +189,10 @@ def _counts(decks: Sequence[Deck], draws: Sequence[int]) -> IntArray:
     ]
     owed = [0.0] * len(decks)
     rows = []
-    for count in draws:
+    for count, most in zip(draws, at_most or itertools.repeat(sizes), strict=False):
         shares = _shares(weights, sizes, count)
         owed = [debt + share for debt, share in zip(owed, shares, strict=True)]
-        row = _rounded(owed, sizes, count)
+        row = _rounded(owed, most, count)
         owed = [debt - dealt for debt, dealt in zip(owed, row, strict=True)]
         rows.append(row)
     return np.array(rows, np.int64)

@@ -19,20 +19,28 @@ def read_yaml(path: Path = PARAMS_FILE) -> dict[str, Any]:
     Raises:
         ConfigError: if it is missing, malformed, or not a mapping.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        raw = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise ConfigError(
             [Problem("", f"no {path} in {Path.cwd()}; run from the project's folder")], str(path)
         ) from None
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem("", " ".join(str(error).split()))], str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem("", str(error))], str(path)) from None
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    """A YAML mapping in memory, read as `read_yaml` reads files; `source` is what errors call it."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        raw = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ConfigError([Problem("", " ".join(str(error).split()))], source) from None
     if not isinstance(raw, dict):
         raise ConfigError(
-            [Problem("", f"must be a mapping of settings, is {type(raw).__name__}")], str(path)
+            [Problem("", f"must be a mapping of settings, is {type(raw).__name__}")], source
         )
     return raw
 

@@ -74,8 +74,7 @@ def _look_up(params: Params, key: str, place: str) -> Any:
         value = key == BASE_KEY or params.iterations[key].evaluate
     elif first == "draws":
         value = tuple(
-            params.recipe_of(each).prepare_prompts.prompts_per_iteration
-            for each in params.chain(key)[:-1]
+            params.recipe_of(each).prepare_prompts.prompts_drawn for each in params.chain(key)[:-1]
         )
     else:
         value = getattr(params, first)

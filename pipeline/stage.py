@@ -30,9 +30,11 @@ from pipeline.artifacts import (
     Facts,
     FolderWriter,
     path_of,
+    read_facts,
     read_folder,
     read_json,
     read_table,
+    refuse_other,
     write_folder,
     write_json,
     write_table,
@@ -63,11 +65,14 @@ class Input:
         kind: artifact kind.
         key: a fixed key (`train`), or whose iteration's: the `own`, the `previous` one, the `reference`.
         name: what the stage function calls it; default its kind.
+        hashed: whether the files of a folder are read and compared with its digest. Not worth it for a stage that
+            wants a small file out of gigabytes; kind and key are checked all the same.
     """
 
     kind: str
     key: str = "own"
     name: str = ""
+    hashed: bool = True
 
     @property
     def label(self) -> str:
@@ -279,7 +284,7 @@ class Stage(Generic[Settings]):
         for item in self.inputs:
             path = item.path(key, params)
             if item.kind in FOLDERS:
-                folders[item.label], facts[item.label] = path, read_folder(path, item.kind)
+                folders[item.label], facts[item.label] = path, _folder_facts(path, item)
             else:
                 tables[item.label], facts[item.label] = read_table(path, item.kind)
         return Inputs(tables, folders, facts)
@@ -329,6 +334,14 @@ class Stage(Generic[Settings]):
             "warnings": context.warnings,
             **outputs.run_info,
         }
+
+
+def _folder_facts(path: Path, item: Input) -> Facts:
+    if item.hashed:
+        return read_folder(path, item.kind)
+    facts = read_facts(path)
+    refuse_other(facts, item.kind, path)
+    return facts
 
 
 class _Clock:

@@ -1,4 +1,4 @@
-"""All index arithmetic on tokens: lists of unequal length, padding, masks and the shift by one.
+"""From lists of tokens to batches of a model and back: padding, masks and the shift by one.
 
 A row is its prompt directly followed by its completion, padded on the right only. The logits at position t − 1
 score the token at position t, so the first completion token is scored at the prompt's last position.
@@ -7,7 +7,6 @@ score the token at position t, so the first completion token is scored at the pr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,54 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-IntArray = NDArray[np.int64]
+from pipeline.ragged import Ragged, mask_of
+
 PADDING_ID = 0
 """Any valid id will do: padded positions are masked, and nothing is derived from their ids."""
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Lists of unequal length, one behind the other.
-
-    Attributes:
-        values: [total] all items.
-        lengths: [B] items of each list.
-    """
-
-    values: NDArray[Any]
-    lengths: IntArray
-
-    @cached_property
-    def starts(self) -> IntArray:
-        """[B] place in `values` of each list's first item."""
-        return np.cumsum(self.lengths) - self.lengths
-
-    def places(self, index: IntArray) -> IntArray:
-        """Where in `values` the items of the lists at `index` are, in that order."""
-        lengths = self.lengths[index]
-        starts_there = np.cumsum(lengths) - lengths
-        return np.arange(lengths.sum()) + np.repeat(self.starts[index] - starts_there, lengths)
-
-    def rows(self, index: IntArray) -> Ragged:
-        """The lists at `index`, in that order."""
-        return Ragged(self.values[self.places(index)], self.lengths[index])
-
-    def padded(self, fill: Any) -> NDArray[Any]:
-        """[B, T] with `fill` behind the shorter lists; T is the largest length."""
-        mask = mask_of(self.lengths)
-        grid = np.full(mask.shape, fill, dtype=self.values.dtype)
-        grid[mask] = self.values
-        return grid
-
-    def counts(self) -> IntArray:
-        """[B] True items of each list of booleans."""
-        before = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)])
-        return before[self.starts + self.lengths] - before[self.starts]
-
-
-def mask_of(lengths: IntArray) -> NDArray[np.bool_]:
-    """[B, T] True on the first `lengths[i]` places of row i; T is the largest length."""
-    return np.arange(lengths.max(initial=0))[None, :] < lengths[:, None]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Compute advantages: from the rewards of each group to what the update multiplies log-probs with."""
+"""Compute advantages: from the rewards of each group to what the update multiplies log-probs with.
+
+Also decides which rollouts the update trains on, and writes down what came of every prompt asked.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,33 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs, IntArray
+from pipeline.advantages.base import FloatArray
 from pipeline.advantages.metrics import advantage_metrics
+from pipeline.advantages.moments import moments_of
+from pipeline.coefficients import AdaptiveKl, start_of
 from pipeline.component import Model
 from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
+from pipeline.estimation import (
+    advantages_table,
+    aligned,
+    estimate,
+    estimator_inputs,
+    group_labels,
+    old_and_reference,
+    sampled_rows,
+)
+from pipeline.history import Outcomes, extended
 from pipeline.plan import From, StageSettings
+from pipeline.ragged import IntArray
 from pipeline.rewards.base import Reward
 from pipeline.rewards.totals import numbers_in
-from pipeline.schemas.advantages import SCHEMA
-from pipeline.schemas.base import TOKEN_FLOATS
-from pipeline.schemas.rollouts import IDS
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+
+Flags = NDArray[np.bool_]
 
 
 class WeightedColumn(Model):
@@ -40,90 +55,110 @@ def _columns_of(rewards: Any) -> Any:
 
 
 class Settings(StageSettings):
-    """The estimator, where rewards stand in the scores table, and how large groups should be."""
+    """The estimator, where rewards stand in the scores table, how large groups should be, and how many are wanted."""
 
     compute_advantages: Annotated[ComputeAdvantages, From("recipe.compute_advantages")]
     rewards: Annotated[
         list[WeightedColumn], BeforeValidator(_columns_of), From("recipe.score_rollouts.rewards")
     ]
     group_size: Annotated[int, From("recipe.generate_rollouts.group_size")]
+    prompts_per_iteration: Annotated[int, From("recipe.prepare_prompts.prompts_per_iteration")]
+    oversample: Annotated[float, From("recipe.prepare_prompts.oversample")]
 
 
 def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
-    """Advantages table in the order of the rollouts.
+    """Advantages table in the order of the rollouts, and the history of the chain's prompts.
 
     Raises:
-        ArtifactError: if scores and rollouts do not belong together, or a group is not of the size asked for.
+        ArtifactError: if the tables do not belong together, a group is not of the size asked for, the tables lack what
+            the estimator reads, or no group is left to train on.
     """
-    rollouts = inputs.tables["rollouts"]
-    scores = _aligned(inputs.tables["scores"], rollouts)
-    groups = _group_labels(rollouts, settings.group_size)
+    rollouts, logprobs = inputs.tables["rollouts"], inputs.tables["logprobs"]
+    scores = aligned(inputs.tables["scores"], rollouts, "scores")
+    if logprobs.num_rows:
+        logprobs = aligned(logprobs, rollouts, "logprobs")
+    groups = group_labels(rollouts, settings.group_size)
     if settings.group_size == 2:
         context.warn(
             "with group_size 2 every pair that differs gives plus and minus the same advantage, whatever the gap "
             "between the rewards; 4 or more tells a little from a lot"
         )
-    estimated = settings.compute_advantages.estimator(
-        AdvantageInputs(
-            rewards=numbers_in(scores["reward"]),
-            groups=groups,
-            components=np.column_stack([numbers_in(scores[r.column]) for r in settings.rewards]),
-            weights=np.array([reward.weight for reward in settings.rewards]),
-            lengths=_trained_tokens(rollouts["loss_mask"]),
-        )
+    compute = settings.compute_advantages
+    weights = {reward.column: reward.weight for reward in settings.rewards}
+    given = estimator_inputs(rollouts, scores, logprobs, groups, weights, compute.reward_clip)
+    coefficient = _kl_coefficient(compute, inputs)
+    measured = old_and_reference(logprobs, rollouts) if coefficient else None
+    estimated, kl_metrics = estimate(compute, given, measured, coefficient)
+    sampled = sampled_rows(rollouts)
+    kept = _kept(settings, given.groups, estimated.informative, context)
+    outcomes = _outcomes(
+        rollouts.filter(pa.array(sampled)),
+        given.groups,
+        estimated.informative,
+        numbers_in(scores["reward"])[sampled],
     )
     return Outputs(
-        tables={"advantages": _table(rollouts, estimated)},
-        metrics=advantage_metrics(estimated, numbers_in(scores["reward"]), groups),
+        tables={
+            "advantages": advantages_table(rollouts, groups, estimated, kept),
+            "history": extended(inputs.tables["history"], context.key, outcomes),
+        },
+        metrics={
+            **advantage_metrics(estimated, given.rewards, given.groups),
+            "kept_groups": len(np.unique(given.groups[kept])),
+            **kl_metrics,
+        },
     )
 
 
-def _aligned(scores: pa.Table, rollouts: pa.Table) -> pa.Table:
-    """Scores in the order of the rollouts."""
-    places = pc.index_in(rollouts["rollout_id"], value_set=scores["rollout_id"].combine_chunks())
-    if places.null_count or scores.num_rows != rollouts.num_rows:
-        missing = rollouts["rollout_id"].filter(pc.is_null(places)).slice(0, 1).to_pylist()
+def _kl_coefficient(compute: ComputeAdvantages, inputs: Inputs) -> float:
+    """The coefficient of this iteration: one that follows a target travels with the optimizer's state."""
+    if not isinstance(compute.kl_coef, AdaptiveKl):
+        return compute.kl_coef
+    from pipeline.training.controllers import read_state
+
+    _, controllers = read_state(inputs.folders["optimizers"])
+    return controllers.get("kl_coef", start_of(compute.kl_coef))
+
+
+def _kept(settings: Settings, groups: IntArray, informative: Flags, context: Context) -> Flags:
+    """[B] rows that the update trains on: all, those of informative groups, or of the first so many of these.
+
+    Raises:
+        ArtifactError: if none is left.
+    """
+    oversampled = settings.oversample > 1
+    if not (oversampled or settings.compute_advantages.drop_zero_signal):
+        return np.ones(len(groups), bool)
+    count = int(groups.max(initial=-1)) + 1
+    keep = np.zeros(count, bool)
+    keep[groups] = informative
+    found, wanted = int(keep.sum()), settings.prompts_per_iteration
+    if not found:
         raise ArtifactError(
-            f"scores ({scores.num_rows} rows) and rollouts ({rollouts.num_rows} rows) do not name the same rollouts"
-            + (f"; {missing[0]} has no score" if missing else ""),
-            "score again: run `dvc repro`",
+            f"in none of {count} groups do the rewards differ, so there is nothing to train on",
+            "look at the scores table: if all are right or all are wrong, ask easier or harder prompts; "
+            "a larger group_size or temperature finds differences more often",
         )
-    return scores.take(places)
+    if oversampled:
+        keep &= np.cumsum(keep) <= wanted
+        if found < wanted:
+            context.warn(
+                f"in only {found} of {count} groups do the rewards differ, {wanted} were wanted: the update trains on "
+                f"fewer; raise prepare_prompts.oversample (now {settings.oversample:g}), or set prefer: informative"
+            )
+    return keep[groups]
 
 
-def _group_labels(rollouts: pa.Table, group_size: int) -> IntArray:
-    """[B] integer label of each group."""
-    encoded = rollouts["group_id"].combine_chunks().dictionary_encode()
-    labels: IntArray = encoded.indices.to_numpy().astype(np.int64)
-    sizes = np.bincount(labels, minlength=1)
-    if rollouts.num_rows and (wrong := np.flatnonzero(sizes != group_size)).size:
-        raise ArtifactError(
-            f"{wrong.size} of {sizes.size} groups do not have {group_size} rollouts "
-            f"(generate_rollouts.group_size), such as {encoded.dictionary[int(wrong[0])]} with {sizes[wrong[0]]}",
-            "generate again: run `dvc repro`",
-        )
-    return labels
-
-
-def _trained_tokens(loss_mask: pa.ChunkedArray) -> IntArray:
-    """[B] tokens that are trained on."""
-    lists = loss_mask.combine_chunks()
-    rows, flags = pc.list_parent_indices(lists).to_numpy(), pc.list_flatten(lists)
-    return np.bincount(rows[flags.to_numpy(zero_copy_only=False)], minlength=len(lists))
-
-
-def _table(rollouts: pa.Table, estimated: AdvantageOutputs) -> pa.Table:
-    rows = rollouts.num_rows
-    return SCHEMA.build(
-        {
-            **{name: rollouts[name] for name in IDS},
-            "advantage": pa.array(estimated.advantages),
-            "token_advantages": pa.nulls(rows, TOKEN_FLOATS),
-            "group_mean": pa.array(estimated.group_mean, from_pandas=True),
-            "group_std": pa.array(estimated.group_std, from_pandas=True),
-            "informative": pa.array(estimated.informative),
-            "kept": pa.array(np.ones(rows, dtype=bool)),
-        }
+def _outcomes(
+    rollouts: pa.Table, groups: IntArray, informative: Flags, rewards: FloatArray
+) -> Outcomes:
+    """What came of each prompt, by the sampled rollouts [B] and their rewards before clipping and KL."""
+    first = np.unique(groups, return_index=True)[1]
+    return Outcomes(
+        prompt_ids=rollouts["prompt_id"].take(first).combine_chunks(),
+        informative=informative[first],
+        scored=np.bincount(groups[~np.isnan(rewards)], minlength=len(first)),
+        mean_reward=moments_of(rewards, groups, ddof=0).mean[first],
     )
 
 
@@ -131,8 +166,15 @@ STAGE = Stage(
     name="compute_advantages",
     settings=Settings,
     run=compute_advantages,
-    inputs=(Input("rollouts"), Input("scores"), Input("logprobs")),
-    outputs=(Output("advantages"),),
+    inputs=(
+        Input("rollouts"),
+        Input("scores"),
+        Input("logprobs"),
+        Input("history", key="previous"),
+        # One number of it is read; its moments are gigabytes for a large model.
+        Input("optimizers", key="previous", hashed=False),
+    ),
+    outputs=(Output("advantages"), Output("history")),
 )
 
 if __name__ == "__main__":

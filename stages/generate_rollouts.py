@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.artifacts import schema_of
 from pipeline.config import GenerateRollouts, PromptFormat
@@ -34,11 +33,14 @@ class _Asked:
     prompt_id: str
     prompt_token_ids: list[int]
     sample: int
+    greedy: bool
     seed: int
 
 
 def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
-    """Rollouts table, groups in the order of the prompts.
+    """Rollouts table, groups in the order of the prompts, the greedy rollout last in its group.
+
+    Metrics are about the sampled rollouts.
 
     Raises:
         PolicyError: if the policy cannot be loaded, or a prompt does not fit into its context.
@@ -49,12 +51,13 @@ def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> O
         _Asked(
             **prompt,
             sample=sample,
+            greedy=sample == generate.group_size,
             seed=seed_of("rollout", settings.seed, context.key, prompt["prompt_id"], sample),
         )
         for prompt in prompts.to_pylist()
-        for sample in range(generate.group_size)
+        for sample in range(generate.group_size + generate.greedy)
     ]
-    requests = [GenerationRequest(row.prompt_token_ids, row.seed) for row in rows]
+    requests = [GenerationRequest(row.prompt_token_ids, row.seed, row.greedy) for row in rows]
     with context.progress(len(requests), "rollouts", "tokens") as bar:
         completions = generate.engine.generate(
             policy, requests, generate, context.runtime, bar.update
@@ -65,20 +68,32 @@ def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> O
         "prompt_id": [row.prompt_id for row in rows],
         "iteration": [context.key] * len(rows),
         "sample_index": [row.sample for row in rows],
+        "greedy": [row.greedy for row in rows],
         "seed": [row.seed for row in rows],
         **completion_columns(completions, PromptRenderer(policy, PromptFormat())),
         "policy_digest": [inputs.digest("policies")] * len(rows),
     }
     table = schema_of("rollouts").build(columns)
-    metrics = {**completion_metrics(completions), **_diversity(table, completions)}
+    sampled = [
+        (row.group_id, completion)
+        for row, completion in zip(rows, completions, strict=True)
+        if not row.greedy
+    ]
+    metrics = {
+        **completion_metrics([completion for _, completion in sampled]),
+        **_diversity(sampled),
+    }
     return Outputs(tables={"rollouts": table}, metrics=metrics)
 
 
-def _diversity(table: pa.Table, completions: Sequence[Completion]) -> dict[str, float]:
-    """Mean log-prob of the sampled tokens, and the share of different completions within groups."""
-    logprobs = np.concatenate([np.array(completion.logprobs) for completion in completions])
-    answers = [tuple(completion.token_ids) for completion in completions]
-    different = len(set(zip(table["group_id"].to_pylist(), answers, strict=True)))
+def _diversity(completions: Sequence[tuple[str, Completion]]) -> dict[str, float]:
+    """Mean log-prob of the sampled tokens, and the share of different completions within groups.
+
+    Args:
+        completions: each with the id of its group.
+    """
+    logprobs = np.concatenate([np.array(completion.logprobs) for _, completion in completions])
+    different = len({(group_id, tuple(each.token_ids)) for group_id, each in completions})
     return {
         "sampling/logprob/mean": float(logprobs.mean()) if len(logprobs) else float("nan"),
         "completions/distinct_share": different / max(len(completions), 1),

@@ -1,9 +1,10 @@
-"""Makes the base policy, iteration i0000, and an optimizer state of no steps."""
+"""Makes the base policy, iteration i0000, an optimizer state of no steps and a history of no prompts."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from pipeline.artifacts import schema_of
 from pipeline.config import Policy
 from pipeline.plan import From, StageSettings
 from pipeline.policies.base import WarmStartExample
@@ -30,6 +31,7 @@ def init_policy(settings: Settings, inputs: Inputs, context: Context) -> Outputs
     examples = [WarmStartExample(row["messages"], row["reference_answer"]) for row in columns]
     created = settings.policy.base.create(examples, settings.seed, context.runtime)
     return Outputs(
+        tables={"history": schema_of("history").empty()},
         folders={"policies": created.write, "optimizers": empty_optimizer_state()},
         metrics=created.facts,
     )
@@ -40,7 +42,7 @@ STAGE = Stage(
     settings=Settings,
     run=init_policy,
     inputs=(Input("data", key="train"),),
-    outputs=(Output("policies"), Output("optimizers")),
+    outputs=(Output("policies"), Output("optimizers"), Output("history")),
 )
 
 if __name__ == "__main__":

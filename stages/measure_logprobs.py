@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 from pipeline.artifacts import schema_of
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
-from pipeline.training.needs import Measurements, measurements_of
 
 if TYPE_CHECKING:
     from pipeline.training.measure import Measured
@@ -20,19 +19,11 @@ if TYPE_CHECKING:
 class Settings(StageSettings):
     """Not the whole of `update_policy`: another learning rate must not measure everything again."""
 
-    old_logprobs: Annotated[str, From("recipe.update_policy.old_logprobs")]
-    epochs: Annotated[int, From("recipe.update_policy.epochs")]
-    optimizer_steps: Annotated[int, From("recipe.update_policy.optimizer_steps")]
-    needs_reference: Annotated[bool, From("recipe.update_policy.loss.needs_reference")]
+    needs_old: Annotated[bool, From("recipe.needs_old")]
+    needs_reference: Annotated[bool, From("recipe.needs_reference")]
     precision: Annotated[str, From("recipe.update_policy.precision")]
     micro_batch_tokens: Annotated[int, From("recipe.update_policy.micro_batch_tokens")]
     temperature: Annotated[float, From("recipe.generate_rollouts.temperature")]
-
-    @property
-    def needs(self) -> Measurements:
-        return measurements_of(
-            self.old_logprobs, self.epochs, self.optimizer_steps, self.needs_reference
-        )
 
 
 def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
@@ -42,7 +33,7 @@ def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Ou
         TrainingError: if the rollouts do not come from this policy.
         PolicyError: if a policy cannot be loaded.
     """
-    if not settings.needs.any:
+    if not (settings.needs_old or settings.needs_reference):
         return Outputs(tables={"logprobs": schema_of("logprobs").empty()}, metrics={"rows": 0})
     from pipeline.training.measured import logprobs_table, sampling_metrics
     from pipeline.training.rows import rows_of
@@ -68,8 +59,8 @@ def _measure(
     wanted = [
         name
         for name, needed in (
-            ("policies", settings.needs.old),
-            ("reference", settings.needs.reference),
+            ("policies", settings.needs_old),
+            ("reference", settings.needs_reference),
         )
         if needed
     ]

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from pipeline.artifacts import schema_of
 from pipeline.config import PreparePrompts
-from pipeline.drawing import Deck, Draw, draw_prompts
+from pipeline.drawing import Deck, Draw, draw_prompts, preferred
 from pipeline.errors import DataError
+from pipeline.history import standing_of
 from pipeline.ids import group_id_of
 from pipeline.plan import From, StageSettings
 from pipeline.prompting import PromptRenderer, RenderedPrompt
@@ -40,10 +41,12 @@ def prepare_prompts(settings: Settings, inputs: Inputs, context: Context) -> Out
     Raises:
         DataError: if more prompts are wanted than there are, a prompt cannot be rendered, or all are too long.
     """
-    table = inputs.tables["data"]
+    table, wanted = inputs.tables["data"], settings.format.prompts_asked
     decks, rows = _decks(table, settings.source_weights)
-    wanted = settings.format.prompts_per_iteration
-    draw = draw_prompts(decks, settings.seed, settings.draws, wanted)
+    draw = _drawn(settings, decks)
+    preference: dict[str, float | int] = {}
+    if settings.format.prefer == "informative":
+        draw, preference = _preferred(settings, decks, draw, inputs.tables["history"])
     chosen = table.take(np.array([rows[d][p] for d, p in zip(draw.deck, draw.place, strict=True)]))
     renderer = PromptRenderer(inputs.folders["policies"], settings.format)
     limit = _longest_prompt(settings, renderer)
@@ -56,8 +59,36 @@ def prepare_prompts(settings: Settings, inputs: Inputs, context: Context) -> Out
     kept = [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit]
     return Outputs(
         tables={"prompts": _table(chosen.filter(pa.array(fits)), kept, context.key)},
-        metrics=_metrics(decks, draw, lengths[fits], len(lengths)),
+        metrics={**_metrics(decks, draw, lengths[fits], len(lengths)), **preference},
     )
+
+
+def _drawn(settings: Settings, decks: list[Deck]) -> Draw:
+    """The cards dealt to this iteration. One that looks at more prompts than there are looks at all of them."""
+    available = sum(deck.size for deck in decks)
+    wanted = max(settings.format.prompts_asked, min(settings.format.prompts_drawn, available))
+    draws = [min(count, available) for count in settings.draws]
+    return draw_prompts(decks, settings.seed, draws, wanted)
+
+
+def _preferred(
+    settings: Settings, decks: list[Deck], draw: Draw, history: pa.Table
+) -> tuple[Draw, dict[str, float | int]]:
+    """The cards asked, those that were not flat when last asked first, and what the preference did.
+
+    `prompts/passed_over` counts prompts that would have been asked without it, and are not;
+    `prompts/never_asked_share` is the share of those asked that the chain asks for the first time.
+    """
+    dealt = zip(draw.deck, draw.place, strict=True)
+    standing = standing_of(history, pa.array([decks[d].prompt_ids[p] for d, p in dealt]))
+    chosen, usual = (
+        preferred(decks, draw, flat, settings.format.prompts_asked)
+        for flat in (standing.flat, np.zeros_like(standing.flat))
+    )
+    return Draw(draw.deck[chosen], draw.place[chosen], draw.counts), {
+        "prompts/passed_over": len(np.setdiff1d(usual, chosen)),
+        "prompts/never_asked_share": float(np.mean(~standing.asked[chosen])),
+    }
 
 
 def _decks(
@@ -137,7 +168,11 @@ STAGE = Stage(
     name="prepare_prompts",
     settings=Settings,
     run=prepare_prompts,
-    inputs=(Input("data", key="train"), Input("policies", key="previous")),
+    inputs=(
+        Input("data", key="train"),
+        Input("policies", key="previous"),
+        Input("history", key="previous"),
+    ),
     outputs=(Output("prompts"),),
 )
 

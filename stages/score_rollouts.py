@@ -27,7 +27,7 @@ class Settings(StageSettings):
 
 
 def score_rollouts(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
-    """Scores table in the order of the rollouts, and TRL's reward metrics.
+    """Scores table in the order of the rollouts, and TRL's reward metrics of the sampled ones.
 
     Raises:
         RewardError: if a larger share of rollouts than allowed made a reward fail.
@@ -42,14 +42,28 @@ def score_rollouts(settings: Settings, inputs: Inputs, context: Context) -> Outp
     table = SCHEMA.build({**ids, **columns})
     return Outputs(
         tables={"scores": table},
-        metrics=_metrics(table, [reward.column for reward in rewards], rows, context),
+        metrics={
+            **_metrics(
+                table.filter(pc.invert(rollouts["greedy"])),
+                [reward.column for reward in rewards],
+                [row for row in rows if not row.greedy],
+                context,
+            ),
+            **_greedy_mean(table.filter(rollouts["greedy"])),
+        },
     )
+
+
+def _greedy_mean(table: pa.Table) -> dict[str, float]:
+    """Mean reward of the greedy rollouts, if there are any."""
+    mean, _ = mean_and_std(numbers_in(table["reward"]))
+    return {"reward_greedy": mean} if table.num_rows else {}
 
 
 def _metrics(
     table: pa.Table, names: Sequence[str], rows: Sequence[RewardInput], context: Context
 ) -> dict[str, float]:
-    """`errors` made a reward fail; `unscorable` are rows that no reward applies to."""
+    """`errors` made a reward fail; `unscorable` are rows that no reward applies to. All about sampled rollouts."""
     unscorable = pc.and_(pc.is_null(table["reward"]), pc.is_null(table["error"])).to_numpy()
     if unscorable.any():
         row = rows[int(np.flatnonzero(unscorable)[0])]

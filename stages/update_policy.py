@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pipeline.config import UpdatePolicy
+from pipeline.coefficients import AdaptiveKl, KlCoefficient
+from pipeline.config import RolloutCorrection, UpdatePolicy
 from pipeline.errors import TrainingError
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
@@ -19,6 +20,8 @@ class Settings(StageSettings):
     update: Annotated[UpdatePolicy, From("recipe.update_policy")]
     temperature: Annotated[float, From("recipe.generate_rollouts.temperature")]
     max_completion_tokens: Annotated[int, From("recipe.generate_rollouts.max_completion_tokens")]
+    correction: Annotated[RolloutCorrection | None, From("recipe.rollout_correction")]
+    reward_kl: Annotated[KlCoefficient, From("recipe.compute_advantages.kl_coef")]
 
 
 def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
@@ -38,23 +41,38 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         read_optimizer_state,
     )
     from pipeline.training.records import LoopSettings
-    from pipeline.training.rows import training_rows
+    from pipeline.training.rows import mean_kl, training_rows
 
     device = prepare_torch(context.runtime)
     update, previous = settings.update, inputs.folders["policies"]
-    rows = training_rows(inputs.tables, update, inputs.digest("policies"))
+    rows = training_rows(inputs.tables, update, inputs.digest("policies"), settings.correction)
     _check_groups(rows.kept_groups, update, context)
     state = read_optimizer_state(inputs.folders["optimizers"])
     model = load_for_training(previous, state.masters, update, device)
     loop = LoopSettings(
-        update, settings.temperature, settings.max_completion_tokens, settings.seed, context.key
+        update,
+        settings.temperature,
+        settings.max_completion_tokens,
+        settings.seed,
+        context.key,
+        settings.reward_kl,
     )
     total = update.epochs * int(rows.kept.sum())
     with context.progress(total, "rollouts", "tokens") as bar:
         record = PolicyUpdate(model, rows, loop, state).run(bar.update)
     stored = stored_dtype(previous)
     masters = masters_of(dict(model.named_parameters()), stored)
-    state_after = OptimizerState(record.steps[-1].optimizer_step, record.moments, masters)
+    metrics = tables.update_metrics(record.steps, rows)
+    if isinstance(settings.reward_kl, AdaptiveKl) or isinstance(update.loss.kl_coef, AdaptiveKl):
+        kl = (
+            metrics["kl"]
+            if update.loss.needs_reference
+            else mean_kl(inputs.tables["logprobs"], rows)
+        )
+        record.controllers.after_iteration(kl, int(rows.kept.sum()))
+    state_after = OptimizerState(
+        record.steps[-1].optimizer_step, record.moments, masters, record.controllers.state()
+    )
     return Outputs(
         tables={
             "updates": tables.updates_table(inputs.tables["rollouts"], rows, record),
@@ -64,7 +82,7 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
             "policies": policy_writer(model, previous, stored),
             "optimizers": optimizer_state_writer(state_after),
         },
-        metrics=tables.update_metrics(record.steps, rows),
+        metrics=metrics,
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.component import Component
+from pipeline.ragged import IntArray, Ragged
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -19,18 +20,58 @@ class AdvantageInputs:
     """What an estimator may look at. `B` rollouts, `K` reward functions; NaN means missing.
 
     Attributes:
-        rewards: [B] weighted totals; NaN = no reward applies (unscorable).
+        rewards: [B] weighted totals less the KL penalty of the rollout, if there is one; NaN = unscorable.
         groups: [B] integer label of each rollout's group; members need not be contiguous.
-        components: [B, K] unweighted reward of each function.
+        components: [B, K] unweighted reward of each function, without any penalty.
         weights: [K] their weights.
-        lengths: [B] trained-on tokens of each completion.
+        loss_mask: per completion token, True = trained on.
+        token_penalties: per completion token, the KL penalty that is in `rewards`; 0 where masked; None: no penalty.
+        greedy_rewards: [B] reward of the greedy answer to the same prompt, or None: there is none.
+        step_ends: completion token that ends each step of a rollout, ascending; None: no process rewards.
+        step_rewards: reward of each of these steps.
+        values: per completion token, what a value head says of it; None: no value head.
     """
 
     rewards: FloatArray
     groups: IntArray
     components: FloatArray
     weights: FloatArray
-    lengths: IntArray
+    loss_mask: Ragged
+    token_penalties: Ragged | None = None
+    greedy_rewards: FloatArray | None = None
+    step_ends: Ragged | None = None
+    step_rewards: Ragged | None = None
+    values: Ragged | None = None
+
+    @cached_property
+    def lengths(self) -> IntArray:
+        """[B] trained-on tokens of each completion."""
+        return self.loss_mask.counts()
+
+    @cached_property
+    def scorable(self) -> NDArray[np.bool_]:
+        """[B] rows that have a reward."""
+        return ~np.isnan(self.rewards)
+
+    @cached_property
+    def token_rewards(self) -> Ragged:
+        """Per completion token: the reward stands on the last trained-on token, less each token's KL penalty.
+
+        Rows without a reward or without trained-on tokens are all 0.
+        """
+        mask, rows = self.loss_mask, self.loss_mask.row_of
+        values = np.zeros(len(mask.values))
+        scores = self.rewards
+        if self.token_penalties is not None:
+            values = values - self.token_penalties.values
+            scores = scores + self.token_penalties.sums()
+        trained = np.flatnonzero(mask.values)
+        last = np.full(len(scores), -1)
+        last[rows[trained]] = trained  # the last assignment stands
+        scored = (last >= 0) & self.scorable
+        values[last[scored]] += scores[scored]
+        values[~self.scorable[rows]] = 0.0
+        return Ragged(values, mask.lengths)
 
 
 @dataclass(frozen=True)
@@ -38,22 +79,33 @@ class AdvantageOutputs:
     """Advantages and what they were computed from, all [B].
 
     Attributes:
-        advantages: 0 for rows that carry no signal; never NaN.
-        group_mean: baseline subtracted from the reward; NaN where a group has no scorable member.
+        advantages: 0 for rows that carry no signal; never NaN. With `token_advantages` their mean over the row's
+            trained-on tokens.
+        group_mean: mean reward of the row's group; NaN where a group has no scorable member.
         group_std: the deviation it was divided by, without eps, or would have been; NaN where undefined.
-        informative: whether the row's group has any spread of rewards.
+        informative: whether the rewards that the estimator compares in the row's group have any spread.
+        token_advantages: per completion token, 0 where masked; None: every token has its row's advantage.
     """
 
     advantages: FloatArray
     group_mean: FloatArray
     group_std: FloatArray
     informative: NDArray[np.bool_]
+    token_advantages: Ragged | None = None
 
 
 class AdvantageEstimator(Component):
     """Turns the rewards of groups into advantages; see the file of each for formula and source."""
 
     kind: ClassVar[str] = "advantages"
+    needs_greedy: ClassVar[bool] = False
+    """Whether it reads `greedy_rewards`."""
+    needs_steps: ClassVar[bool] = False
+    """Whether it reads `step_ends` and `step_rewards`."""
+    takes_penalty: ClassVar[bool] = True
+    """Whether a KL penalty in the rewards reaches its advantages."""
+    needs_values: ClassVar[bool] = False
+    """Whether it reads `values`."""
 
     def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
         raise NotImplementedError

@@ -14,16 +14,15 @@ and σ and get 0, as do groups in which all rewards are equal, up to rounding, o
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.advantages.moments import moments_of, std_of
+from pipeline.advantages.moments import Ddof, Eps, Singletons, std_of
 
 
-class Group(AdvantageEstimator):
+class Group(Singletons, AdvantageEstimator):
     """Group-relative advantages.
 
     Attributes:
@@ -33,11 +32,11 @@ class Group(AdvantageEstimator):
     """
 
     scale: Literal["group", "batch", "none"] = "group"
-    std_ddof: Literal[0, 1] = 0
-    eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-4
+    std_ddof: Ddof = 0
+    eps: Eps = 1e-4
 
     def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
-        group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
+        group = self.compared(inputs, self.std_ddof)
         std = group.std
         if self.scale == "batch":
             std = np.full(len(inputs.rewards), std_of(inputs.rewards, self.std_ddof))

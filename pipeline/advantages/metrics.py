@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.advantages.base import AdvantageOutputs, FloatArray, IntArray
+from pipeline.advantages.base import AdvantageOutputs, FloatArray
+from pipeline.ragged import IntArray
 
 ZERO_STD = 1e-8
 """TRL's bound for `frac_reward_zero_std`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import click
 
@@ -11,6 +10,7 @@ from pipeline.atomic import replacing
 from pipeline.config import BASE_KEY, PARAMS_FILE, Params
 from pipeline.errors import ConfigError, Problem, nearest
 from pipeline.params import read_params
+from pipeline.yaml_text import Entry, flow, with_entries
 
 
 @click.command()
@@ -79,33 +79,4 @@ def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str,
 
 def with_iterations(text: str, new: dict[str, dict[str, str]]) -> str:
     """The text of params.yaml with iterations added behind the last one; everything else stays as it is."""
-    from ruamel.yaml import YAML
-
-    root: Any = YAML().compose(text)
-    section = next((value for key, value in root.value if key.value == "iterations"), None)
-    entries = {
-        key: f"{{{', '.join(f'{k}: {v}' for k, v in item.items())}}}" for key, item in new.items()
-    }
-    if section is None:
-        return "\n".join([text.rstrip("\n"), "", "iterations:", *_lines(entries, 2), ""])
-    start, end = section.start_mark.index, section.end_mark.index
-    if not section.value:
-        return f"{text[:start].rstrip(' ')}\n" + "\n".join(_lines(entries, 2)) + text[end:]
-    if section.flow_style:
-        added = "".join(f", {key}: {entry}" for key, entry in entries.items())
-        return text[: end - 1] + added + text[end - 1 :]
-    lines = text.splitlines()
-    place = _last_line(section) + 1
-    indent = section.value[-1][0].start_mark.column
-    return "\n".join([*lines[:place], *_lines(entries, indent), *lines[place:], ""])
-
-
-def _lines(entries: dict[str, str], indent: int) -> list[str]:
-    return [f"{' ' * indent}{key}: {entry}" for key, entry in entries.items()]
-
-
-def _last_line(node: Any) -> int:
-    """Line of the last thing written in a YAML node; a block's own end mark lies behind the comments after it."""
-    if isinstance(node.value, str) or node.flow_style or not node.value:
-        return int(node.end_mark.line)
-    return _last_line(node.value[-1][1])
+    return with_entries(text, "iterations", {key: Entry(flow(item)) for key, item in new.items()})

@@ -15,11 +15,13 @@ from pipeline.errors import RollbookError
 COMMANDS = {
     "check": "validate params.yaml and every component; say what would run",
     "iterate": "extend params.yaml to N iterations in all",
+    "recipe": "add a published recipe to params.yaml, or compare two",
+    "what-if": "evaluate another loss or estimator on the stored tables",
     "report": "evaluation by iteration, and where to look next",
     "track": "bring the MLflow store up to date, or make it anew",
     "ui": "show the runs in MLflow, brought up to date, offline",
 }
-"""Name and one line of help; the command is the function of that name in `pipeline/cli/<name>.py`."""
+"""Name and one line of help; the command is the function of that name, `_` for `-`, in `pipeline/cli/<name>.py`."""
 
 
 class _LazyGroup(click.Group):
@@ -31,7 +33,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"pipeline.cli.{name}"), name)
+        function = name.replace("-", "_")
+        module = importlib.import_module(f"pipeline.cli.{function}")
+        command: click.Command = getattr(module, function)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -50,6 +50,10 @@ class RolloutEngine(Component):
 
     kind: ClassVar[str] = "engines"
 
+    def agrees_with_trainer(self, precision: str) -> bool:  # noqa: ARG002
+        """Whether its log-probs are, but for rounding, those of a trainer of this precision."""
+        return False
+
     def generate(
         self,
         policy: Path,

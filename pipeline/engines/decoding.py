@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.engines.base import Completion, GenerationRequest
 from pipeline.engines.sampling import choose, sampling_logprobs, uniforms
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
 
 COMPACT_SHARE = 0.75
 """Finished rows are dropped from the batch once no more than this share of it is still running."""
+
+
+def completion_lengths(
+    ids: NDArray[np.int64], stop_token_ids: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tokens of each completion, and whether a stop token ended it.
+
+    The first stop token ends a completion and belongs to it; ids behind it do not count, whatever they are. Padding is
+    never looked for: it may be a stop token, or come up in an answer.
+
+    Args:
+        ids: [B, limit] as sampled; a row without a stop token fills all places.
+        stop_token_ids: every id that ends a completion.
+    """
+    stops = np.isin(ids, np.array(list(stop_token_ids), np.int64))
+    stopped = np.asarray(stops.any(axis=1))
+    return np.where(stopped, stops.argmax(axis=1) + 1, ids.shape[1]), stopped
 
 
 @dataclass
@@ -49,40 +67,33 @@ class _Rows:
 
 @dataclass
 class _Written:
-    """What is generated so far: ids, log-probs [B, limit] and, by row, length and whether a stop token came."""
+    """What is generated so far: ids and log-probs, [B, limit]; a row gets none behind its stop token."""
 
-    ids: np.ndarray[Any, np.dtype[np.int64]]
-    logprobs: np.ndarray[Any, np.dtype[np.float32]]
-    lengths: np.ndarray[Any, np.dtype[np.int64]]
-    stopped: np.ndarray[Any, np.dtype[np.bool_]]
+    ids: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
 
     @classmethod
     def empty(cls, rows: int, limit: int) -> _Written:
         return cls(
             np.zeros((rows, limit), np.int64),
             np.zeros((rows, limit), np.float32),
-            np.zeros(rows, np.int64),
-            np.zeros(rows, np.bool_),
         )
 
-    def add(
-        self, position: int, places: Tensor, tokens: Tensor, logprobs: Tensor, stops: Tensor
-    ) -> None:
+    def add(self, position: int, places: Tensor, tokens: Tensor, logprobs: Tensor) -> None:
         """Writes one token of each of the rows at `places`."""
         where = places.cpu().numpy()
         self.ids[where, position] = tokens.cpu().numpy()
         self.logprobs[where, position] = logprobs.cpu().numpy()
-        self.lengths[where] = position + 1
-        self.stopped[where] = stops.cpu().numpy()
 
-    def completions(self) -> list[Completion]:
+    def completions(self, stop_token_ids: Sequence[int]) -> list[Completion]:
+        lengths, stopped = completion_lengths(self.ids, stop_token_ids)
         return [
             Completion(ids[:length].tolist(), logprobs[:length].tolist(), reason)
             for ids, logprobs, length, reason in zip(
                 self.ids,
                 self.logprobs,
-                self.lengths,
-                np.where(self.stopped, "stop", "length").tolist(),
+                lengths,
+                np.where(stopped, "stop", "length").tolist(),
                 strict=True,
             )
         ]
@@ -130,9 +141,7 @@ class Decoder:
                 uniform = torch.from_numpy(uniforms(seeds, position)).to(device)
                 tokens, logprobs = self._chosen(rows, uniform, greedy)
                 stops, alive = torch.isin(tokens, stop_ids), running[rows.places]
-                written.add(
-                    position, rows.places[alive], tokens[alive], logprobs[alive], stops[alive]
-                )
+                written.add(position, rows.places[alive], tokens[alive], logprobs[alive])
                 left = alive & ~stops
                 running[rows.places] = left
                 remaining, last = int(left.sum()), position + 1 == limit
@@ -142,7 +151,7 @@ class Decoder:
                 if remaining <= COMPACT_SHARE * len(left):
                     rows, tokens = rows.keep(left.nonzero().squeeze(-1)), tokens[left]
                 rows = self._read(rows, tokens)
-        return written.completions()
+        return written.completions(self.stop_token_ids)
 
     def _chosen(self, rows: _Rows, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
         """Next tokens and their log-probs, [B] each; `uniform` and `greedy` are those of the whole batch."""

@@ -36,6 +36,9 @@ class Transformers(RolloutEngine):
     batch_size: PositiveInt = 512
     dtype: Literal["float32", "bfloat16", "stored"] = "float32"
 
+    def agrees_with_trainer(self, precision: str) -> bool:
+        return self.dtype == precision == "float32"
+
     def generate(
         self,
         policy: Path,

@@ -2,15 +2,17 @@
 
 L = −min(ρ' A, clamp(ρ, 1 − clip_low, 1 + clip_high) A),  ρ' = min(ρ, δ) if δ is set, else ρ
 
-PPO, arXiv 1707.06347 eq. 7; clip_high > clip_low: DAPO, arXiv 2503.14476 §3.1; δ: INTELLECT-2, arXiv 2505.07291 §3.4,
-equal to verl's dual clip with c = δ. Without δ a token with A < 0 and a large ratio is not bounded.
+PPO, arXiv 1707.06347 eq. 7; clip_high > clip_low: DAPO, arXiv 2503.14476 §3.1; δ: INTELLECT-2, arXiv 2505.07291 §3.4.
+Without δ a token with A < 0 and a large ratio is not bounded. Dual clip (arXiv 1912.09729; verl `clip_ratio_c`, 3.0
+and always on) is the same thing: for A < 0 it is min(max(−ρA, −clamp(ρ)A), −cA), which for c = δ ≥ 1 + clip_high is L
+in value and gradient.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 
 from pipeline.component import Model
 from pipeline.losses.base import PolicyTerm, Tokens
@@ -22,21 +24,23 @@ class Clipping(Model):
     Attributes:
         clip_low: the ratio is not followed below 1 − clip_low where the advantage is negative.
         clip_high: nor above 1 + clip_high where it is positive.
-        delta: cap on the ratio where the advantage is negative; must leave the clip range free.
+        delta: cap on the ratio where the advantage is negative. Below 1 + clip_high it caps positive ones as well, as
+            in TRL; `check` warns of that.
     """
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
     clip_high: PositiveFloat = 0.2
     delta: PositiveFloat | None = None
 
-    @model_validator(mode="after")
-    def _delta_is_above_the_clip_range(self) -> Clipping:
+    def cautions(self) -> list[str]:
+        """See `Model.cautions`."""
+        found = super().cautions()
         if self.delta is not None and self.delta < 1 + self.clip_high:
-            raise ValueError(
-                f"delta {self.delta} must be at least 1 + clip_high = {1 + self.clip_high:g}: "
-                "below it caps positive advantages too"
+            found.append(
+                f"update_policy.loss: delta {self.delta:g} is below 1 + clip_high = {1 + self.clip_high:g}, "
+                "so it caps the ratio of positive advantages too"
             )
-        return self
+        return found
 
     def policy_term(self, tokens: Tokens) -> PolicyTerm:
         """The clipped surrogate of each token. Bounds are strict: a ratio exactly on one is not clipped."""

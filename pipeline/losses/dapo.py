@@ -9,22 +9,15 @@ The paper's dynamic sampling and overlong reward are not part of the loss.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import PositiveFloat
 
-from pipeline.losses.aggregate import token_mean
-from pipeline.losses.base import Loss, LossInputs
+from pipeline.losses.aggregate import Aggregation
+from pipeline.losses.base import Loss
 from pipeline.losses.clip import Clipping
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Dapo(Clipping, Loss):
     """Mean over tokens."""
 
+    aggregation: Aggregation = "token_mean"
     clip_high: PositiveFloat = 0.28
-
-    def aggregate(self, per_token: Tensor, inputs: LossInputs) -> Tensor:
-        return token_mean(per_token, inputs.window_tokens)

@@ -9,18 +9,12 @@ by the group's deviation: set `compute_advantages.estimator: {name: group, scale
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pipeline.losses.aggregate import constant_length
-from pipeline.losses.base import Loss, LossInputs
+from pipeline.losses.aggregate import Aggregation
+from pipeline.losses.base import Loss
 from pipeline.losses.clip import Clipping
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class DrGrpo(Clipping, Loss):
     """Sum over tokens per rollout and constant length."""
 
-    def aggregate(self, per_token: Tensor, inputs: LossInputs) -> Tensor:
-        return constant_length(per_token, inputs.window_rows, inputs.max_completion_tokens)
+    aggregation: Aggregation = "constant_length"

@@ -9,18 +9,12 @@ arXiv 2503.20783). The paper's own KL term: `kl_coef: 0.04, kl_bias_correction: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pipeline.losses.aggregate import row_mean
-from pipeline.losses.base import Loss, LossInputs
+from pipeline.losses.aggregate import Aggregation
+from pipeline.losses.base import Loss
 from pipeline.losses.clip import Clipping
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Grpo(Clipping, Loss):
     """Mean over rollouts of token means."""
 
-    def aggregate(self, per_token: Tensor, inputs: LossInputs) -> Tensor:
-        return row_mean(per_token, inputs.loss_mask, inputs.window_rows)
+    aggregation: Aggregation = "row_mean"

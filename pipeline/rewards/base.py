@@ -23,6 +23,7 @@ class RewardInput:
         finish_reason: `stop`, `length` or `error`.
         reference_answer: the gold answer, if the data has one.
         columns: the source's own columns of this prompt.
+        greedy: made without sampling; scored apart from the sampled rollouts of its group.
     """
 
     rollout_id: str
@@ -37,6 +38,7 @@ class RewardInput:
     finish_reason: str
     reference_answer: str | None
     columns: Mapping[str, Any] = field(default_factory=dict)
+    greedy: bool = False
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def inputs_of(prompts: pa.Table, rollouts: pa.Table) -> list[RewardInput]:
     asked = prompts.select(PROMPT_COLUMNS).to_pylist()
     own = [name for name in prompts.column_names if name not in NOT_OF_THE_SOURCE]
     columns = prompts.select(own).to_pylist() if own else [{} for _ in asked]
-    names = ("rollout_id", "group_id", "prompt_id", "iteration", "completion", "text")
+    names = ("rollout_id", "group_id", "prompt_id", "iteration", "completion", "text", "greedy")
     rows = zip(
         *(rollouts[name].to_pylist() for name in (*names, "finish_reason")),
         _token_lists(rollouts["completion_token_ids"]),

@@ -1,7 +1,8 @@
 """Runs reward functions on groups of rollouts and adds up what they say; for training, evaluation and re-scoring alike.
 
 A reward that raises is a fault of the scorer, never a 0: the row gets no reward and the error's text. Groups, and rows
-in a group, are always scored in the order of their ids, so the order of the table changes nothing.
+in a group, are always scored in the order of their ids, so the order of the table changes nothing. A greedy rollout is
+scored on its own: rewards that compare siblings must say the same of the sampled ones with and without it.
 """
 
 from __future__ import annotations
@@ -141,16 +142,16 @@ def _results_of(
 
 
 def _groups_of(rows: Sequence[RewardInput]) -> Iterator[list[int]]:
-    """Places of the rows of each group, in the order of ids."""
+    """Places of the rows that are scored together, in the order of ids: a group's sampled rows, then its greedy one."""
     order = sorted(
-        (row.group_id, len(row.rollout_id), row.rollout_id, place)
+        (row.group_id, row.greedy, len(row.rollout_id), row.rollout_id, place)
         for place, row in enumerate(rows)
         if row.finish_reason != "error"
     )
     places: list[int] = []
-    for rank, (group_id, _, _, place) in enumerate(order):
+    for rank, (*together, _, _, place) in enumerate(order):
         places.append(place)
-        if rank + 1 == len(order) or order[rank + 1][0] != group_id:
+        if rank + 1 == len(order) or order[rank + 1][:2] != tuple(together):
             yield places
             places = []
 

@@ -13,7 +13,6 @@ SCHEMA = TableSchema(
     columns={
         **IDS,
         "set": Column(pa.string()),
-        "greedy": Column(pa.bool_()),
         "prompt": Column(pa.string()),
         "reference_answer": Column(pa.string(), nullable=True),
         **COMPLETION,

@@ -7,7 +7,7 @@ from pipeline.schemas.base import Column, TableSchema
 
 SCHEMA = TableSchema(
     kind="optimizer_steps",
-    version=1,
+    version=2,
     key="optimizer_step",
     columns={
         "iteration": Column(pa.string()),
@@ -24,6 +24,8 @@ SCHEMA = TableSchema(
         "ratio_max": Column(pa.float64(), nullable=True),
         "entropy": Column(pa.float64(), nullable=True),  # token mean, nats
         "kl": Column(pa.float64(), nullable=True),
+        "kl_coef": Column(pa.float64(), nullable=True),  # null without a KL term
+        "entropy_coef": Column(pa.float64(), nullable=True),  # null without an entropy bonus
         "tokens": Column(pa.int64()),
         "rows": Column(pa.int64()),
         "rows_skipped": Column(pa.int64()),  # rows whose gradient is exactly zero

@@ -27,6 +27,7 @@ IDS = {
 
 COMPLETION = {
     "sample_index": Column(pa.int32(), checks=(pandera.Check.ge(0),)),
+    "greedy": Column(pa.bool_()),  # the likeliest token at every step; never trained on
     "seed": Column(pa.int64()),
     "completion_token_ids": Column(TOKEN_IDS),
     "loss_mask": Column(TOKEN_FLAGS),
@@ -61,7 +62,7 @@ COMPLETION_ROWS = {
 
 SCHEMA = TableSchema(
     kind="rollouts",
-    version=1,
+    version=2,
     key="rollout_id",
     columns={**IDS, **COMPLETION},
     rows=COMPLETION_ROWS,

@@ -10,7 +10,7 @@ SHARE = (pandera.Check.in_range(0.0, 1.0),)
 
 SCHEMA = TableSchema(
     kind="updates",
-    version=1,
+    version=2,
     key="rollout_id",
     columns={
         **IDS,
@@ -24,6 +24,9 @@ SCHEMA = TableSchema(
         "ratio_max": Column(pa.float64(), nullable=True),
         "clipped_fraction": Column(pa.float64(), nullable=True, checks=SHARE),
         "kl": Column(pa.float64(), nullable=True),  # token mean of the KL term, nats
+        "rollout_weight": Column(
+            pa.float64(), nullable=True
+        ),  # token mean of the rollout correction
         "loss_share": Column(
             pa.float64(), nullable=True
         ),  # the rollout's part of the sum of |per-token loss|

@@ -31,10 +31,10 @@ def readable(key: str) -> pl.DataFrame:
 
 
 def sample(rollouts: pl.DataFrame, count: int) -> list[dict[str, Any]]:
-    """At most `count` rollouts, evenly spaced from the lowest reward to the highest; always the same ones."""
-    if not count or rollouts.is_empty():
+    """At most `count` sampled rollouts, evenly spaced from the lowest reward to the highest; always the same ones."""
+    ordered = rollouts.filter(~pl.col("greedy")).sort("reward", "rollout_id", nulls_last=False)
+    if not count or ordered.is_empty():
         return []
-    ordered = rollouts.sort("reward", "rollout_id", nulls_last=False)
     last = ordered.height - 1
     wanted = min(count, ordered.height)
     places = [round(place * last / max(wanted - 1, 1)) for place in range(wanted)]

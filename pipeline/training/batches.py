@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.ids import seed_of
-from pipeline.tokens import IntArray
+from pipeline.ragged import IntArray
 
 
 def deal_to_steps(

@@ -27,7 +27,7 @@ class TokenLogprobs:
 
     Attributes:
         logprobs: of each token, nats; carries the gradient.
-        entropies: of the distribution each token was drawn from, nats; no gradient.
+        entropies: of the distribution each token was drawn from, nats; with gradient if it was asked for.
     """
 
     logprobs: Tensor
@@ -35,7 +35,11 @@ class TokenLogprobs:
 
 
 def completion_logprobs(
-    model: PreTrainedModel, batch: TokenBatch, temperature: float, precision: str = "float32"
+    model: PreTrainedModel,
+    batch: TokenBatch,
+    temperature: float,
+    precision: str = "float32",
+    entropy_gradient: bool = False,
 ) -> TokenLogprobs:
     """Runs the policy once over a batch.
 
@@ -44,9 +48,12 @@ def completion_logprobs(
         batch: right-padded rows.
         temperature: logits are divided by it.
         precision: `bfloat16` computes the model under autocast.
+        entropy_gradient: whether entropies carry a gradient, for an entropy bonus.
     """
     logits = _completion_logits(model, batch, precision)
-    logprobs, entropies = selected_logprobs(logits, batch.completion_ids, temperature)
+    logprobs, entropies = selected_logprobs(
+        logits, batch.completion_ids, temperature, entropy_gradient
+    )
     mask = batch.completion_mask
     return TokenLogprobs(on_grid(logprobs, mask), on_grid(entropies, mask))
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pipeline.tokens import Ragged, off_grid, token_batch
+from pipeline.ragged import Ragged
+from pipeline.tokens import off_grid, token_batch
 from pipeline.training.batches import micro_batches
 from pipeline.training.logprobs import completion_logprobs
 from pipeline.training.rows import Rows

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pipeline.artifacts import schema_of
 from pipeline.schemas.rollouts import IDS
-from pipeline.training.columns import lists_where
+from pipeline.training.mismatch import mismatch_metrics, reported
 
 if TYPE_CHECKING:
     from pipeline.training.measure import Measured
@@ -28,30 +27,26 @@ def logprobs_table(
         reference: under the reference policy.
     """
     columns: dict[str, Any] = {name: rollouts[name] for name in IDS}
-    nothing, everywhere = pa.nulls(rollouts.num_rows), np.ones(rollouts.num_rows, bool)
+    nothing = pa.nulls(rollouts.num_rows)
     for name, lists in {
         "old_logprobs": None if old is None else old.logprobs,
         "ref_logprobs": None if reference is None else reference.logprobs,
         "values": None,
         "entropies": None if old is None else old.entropies,
     }.items():
-        columns[name] = nothing if lists is None else lists_where(lists, everywhere)
+        columns[name] = nothing if lists is None else lists.to_column()
     return schema_of("logprobs").build(columns)
 
 
 def sampling_metrics(rows: Rows, old: Measured | None) -> dict[str, float]:
-    """How far the trainer's log-probs are from those the engine reported, and the entropy, over trained-on tokens."""
+    """How far the trainer is from the engine, and the entropy, over the trained-on tokens of sampled rollouts."""
     if old is None:
         return {}
-    mask = rows.loss_mask.values
-    difference = np.abs(old.logprobs.values - rows.sampling_logprobs.values)[mask]
-    entropies = old.entropies.values[mask]
+    index = np.flatnonzero(~rows.greedy)
+    mask = rows.loss_mask.rows(index)
+    entropies = old.entropies.rows(index).values[mask.values]
+    sampling = rows.sampling_logprobs.rows(index)
     return {
-        "sampling/sampling_logp_difference/mean": _mean(difference),
-        "sampling/sampling_logp_difference/max": float(difference.max(initial=0)),
-        "old_entropy": _mean(entropies),
+        **reported(mismatch_metrics(old.logprobs.rows(index), sampling, mask)),
+        "old_entropy": float(entropies.mean(dtype=np.float64)) if len(entropies) else float("nan"),
     }
-
-
-def _mean(values: NDArray[Any]) -> float:
-    return float(values.mean(dtype=np.float64)) if len(values) else float("nan")

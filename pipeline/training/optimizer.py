@@ -1,6 +1,6 @@
 """AdamW whose state is an artifact: moments and master weights as safetensors, counters as JSON, resumed bit by bit.
 
-optimizers/<key>/state.json             {"optimizer_step": steps taken along the chain}
+optimizers/<key>/state.json             {"optimizer_step": steps taken along the chain, "controllers": {name: value}}
 optimizers/<key>/moments.safetensors    exp_avg/<parameter>, exp_avg_sq/<parameter>, float32; absent before a first step
 optimizers/<key>/masters.safetensors    <parameter>, float32; only where the policy itself is stored with fewer bits
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.artifacts import FolderWriter
 from pipeline.errors import ArtifactError, TrainingError
+from pipeline.training.controllers import STATE_FILE, read_state
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from pipeline.config import UpdatePolicy
 
-STATE_FILE = "state.json"
 MOMENTS_FILE = "moments.safetensors"
 MASTERS_FILE = "masters.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -38,11 +38,13 @@ class OptimizerState:
         optimizer_step: steps taken along the chain of iterations.
         moments: by `exp_avg/<parameter>` and `exp_avg_sq/<parameter>`; empty before the first step.
         masters: float32 weights by parameter, where the policy is stored with fewer bits.
+        controllers: coefficients that follow a target, by name (`pipeline/training/controllers.py`).
     """
 
     optimizer_step: int = 0
     moments: Mapping[str, Tensor] = field(default_factory=dict)
     masters: Mapping[str, Tensor] = field(default_factory=dict)
+    controllers: Mapping[str, float] = field(default_factory=dict)
 
 
 def empty_optimizer_state() -> FolderWriter:
@@ -54,8 +56,12 @@ def optimizer_state_writer(state: OptimizerState) -> FolderWriter:
     """Fills an optimizer folder with a state; the same state gives the same bytes."""
 
     def write(folder: Path) -> None:
-        counters = json.dumps({"optimizer_step": state.optimizer_step}, sort_keys=True)
-        (folder / STATE_FILE).write_text(counters + "\n", encoding="utf-8")
+        counters = {
+            "optimizer_step": state.optimizer_step,
+            "controllers": dict(state.controllers),
+        }
+        text = json.dumps(counters, sort_keys=True, allow_nan=False)
+        (folder / STATE_FILE).write_text(text + "\n", encoding="utf-8")
         tensors = {MOMENTS_FILE: state.moments, MASTERS_FILE: state.masters}
         for name, content in tensors.items():
             if content:
@@ -74,12 +80,12 @@ def read_optimizer_state(folder: Path) -> OptimizerState:
     Raises:
         ArtifactError: if the folder is no optimizer state.
     """
+    step, controllers = read_state(folder)
     try:
-        step = int(json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["optimizer_step"])
         moments, masters = (_read_tensors(folder / name) for name in (MOMENTS_FILE, MASTERS_FILE))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise ArtifactError(f"{folder}: is not an optimizer state: {error}") from error
-    return OptimizerState(step, moments, masters)
+    return OptimizerState(step, moments, masters, controllers)
 
 
 def learning_rate_at(settings: UpdatePolicy, optimizer_step: int) -> float:

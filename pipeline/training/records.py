@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.tokens import Ragged
+from pipeline.coefficients import KlCoefficient
+from pipeline.ragged import Ragged
+from pipeline.training.controllers import Controllers
 from pipeline.training.statistics import RowNumbers
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class LoopSettings:
         temperature: the rollouts were sampled with.
         max_completion_tokens: limit they were generated under.
         seed, iteration: decide the order of groups.
+        reward_kl: `compute_advantages.kl_coef`; 0 = the KL, if any, is in the loss.
     """
 
     update: UpdatePolicy
@@ -34,6 +37,7 @@ class LoopSettings:
     max_completion_tokens: int
     seed: int
     iteration: str
+    reward_kl: KlCoefficient = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class UpdateRecord:
         numbers: [R] statistics of each row as last seen, NaN where it was not computed.
         policy_logprobs: of each completion as last seen, before that optimizer step; 0 where not computed.
         moments: of the optimizer afterwards.
+        controllers: coefficients that follow a target, as they stand after the last step.
     """
 
     steps: list[StepRecord]
@@ -80,3 +85,4 @@ class UpdateRecord:
     numbers: RowNumbers
     policy_logprobs: Ragged
     moments: Mapping[str, Tensor]
+    controllers: Controllers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.errors import TrainingError
-from pipeline.tokens import IntArray, Ragged
-from pipeline.training.needs import measurements_of
+from pipeline.ragged import IntArray, Ragged
+from pipeline.training.masks import without_truncated
+from pipeline.training.mismatch import reported
+from pipeline.training.rollout_correction import Correction, correction
 
 if TYPE_CHECKING:
-    from pipeline.config import UpdatePolicy
+    from pipeline.config import RolloutCorrection, UpdatePolicy
+
+TRUNCATED, REJECTED = "cut off at the length limit", "rejected by rollout_correction"
+"""Why a row has no tokens to train on, other than that the engine gave none."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,14 @@ class Rows:
         completions: ids of each row's completion; as long are all further lists.
         loss_mask: True = trained on.
         sampling_logprobs: as the engine reported them.
+        greedy: [R] rollouts that are no samples but baselines.
     """
 
     prompts: Ragged
     completions: Ragged
     loss_mask: Ragged
     sampling_logprobs: Ragged
+    greedy: NDArray[np.bool_]
 
     @property
     def lengths(self) -> IntArray:
@@ -47,7 +54,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class TrainingRows(Rows):
-    """Rows with all that a loss needs.
+    """Rows with all that a loss needs; `loss_mask` is what masks and rejection left of the engine's.
 
     Attributes:
         advantages: [R] one per row.
@@ -56,6 +63,10 @@ class TrainingRows(Rows):
         ref_logprobs: under the reference policy, or None.
         groups: [R] label of each row's group.
         kept: [R] rows that take part at all.
+        emptied_by: [R] what took all of a row's tokens out of the loss mask; empty text: nothing did.
+        old_entropies: under the policy before the update, nats, or None.
+        rollout_weights: weight of each token, or None: no rollout correction.
+        correction_metrics: what rollout correction says about the iteration.
     """
 
     advantages: NDArray[np.float64]
@@ -64,11 +75,21 @@ class TrainingRows(Rows):
     ref_logprobs: Ragged | None
     groups: IntArray
     kept: NDArray[np.bool_]
+    emptied_by: NDArray[np.str_]
+    old_entropies: Ragged | None = None
+    rollout_weights: Ragged | None = None
+    correction_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def trained_tokens(self) -> IntArray:
         """[R] tokens with loss_mask True."""
         return self.loss_mask.counts()
+
+    @cached_property
+    def group_tokens(self) -> NDArray[np.float64]:
+        """[R] trained-on tokens of the kept rows of each row's group."""
+        tokens = np.where(self.kept, self.trained_tokens, 0)
+        return np.bincount(self.groups, tokens).astype(np.float64)[self.groups]
 
     @property
     def kept_groups(self) -> int:
@@ -106,17 +127,14 @@ def rows_of(prompts: pa.Table, rollouts: pa.Table, policy_digest: str) -> Rows:
         missing = rollouts["prompt_id"].filter(pc.is_null(places))[0].as_py()
         raise TrainingError(f"prompt {missing} has rollouts but is not in the prompts table")
     return Rows(
-        prompts=ragged(prompts["prompt_token_ids"]).rows(places.to_numpy().astype(np.int64)),
-        completions=ragged(rollouts["completion_token_ids"]),
-        loss_mask=ragged(rollouts["loss_mask"]),
-        sampling_logprobs=ragged(rollouts["sampling_logprobs"]),
+        prompts=Ragged.from_column(prompts["prompt_token_ids"]).rows(
+            places.to_numpy().astype(np.int64)
+        ),
+        completions=Ragged.from_column(rollouts["completion_token_ids"]),
+        loss_mask=Ragged.from_column(rollouts["loss_mask"]),
+        sampling_logprobs=Ragged.from_column(rollouts["sampling_logprobs"]),
+        greedy=np.asarray(rollouts["greedy"].to_numpy()),
     )
-
-
-def ragged(column: pa.ChunkedArray) -> Ragged:
-    """A list column of a table; a null is an empty list."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
-    return Ragged(pc.list_flatten(column).to_numpy(), lengths)
 
 
 def refuse_other_rows(table: pa.Table, rollouts: pa.Table, kind: str) -> None:
@@ -141,9 +159,18 @@ def group_labels(rollouts: pa.Table) -> IntArray:
 
 
 def training_rows(
-    tables: Mapping[str, pa.Table], update: UpdatePolicy, policy_digest: str
+    tables: Mapping[str, pa.Table],
+    update: UpdatePolicy,
+    policy_digest: str,
+    corrected_by: RolloutCorrection | None = None,
 ) -> TrainingRows:
     """Everything an update needs, from the tables prompts, rollouts, logprobs and advantages.
+
+    Args:
+        tables: by kind.
+        update: settings of the recipe.
+        policy_digest: of the policy at hand; the rollouts must come from it.
+        corrected_by: how rollouts are corrected for an engine that differs from the trainer; None: not at all.
 
     Raises:
         TrainingError: if the tables do not belong together, or hold too little for this recipe.
@@ -151,26 +178,83 @@ def training_rows(
     rollouts, advantages, logprobs = tables["rollouts"], tables["advantages"], tables["logprobs"]
     refuse_other_rows(advantages, rollouts, "advantages")
     rows = rows_of(tables["prompts"], rollouts, policy_digest)
-    per_token = advantages["token_advantages"]
-    if 0 < per_token.null_count < len(per_token):
-        raise TrainingError("the advantages table has token_advantages for some rows only")
-    needs = measurements_of(
-        update.old_logprobs, update.epochs, update.optimizer_steps, update.loss.needs_reference
-    )
-    if needs.any:
+    kept = np.asarray(advantages["kept"].to_numpy())
+    selects_tokens = update.top_entropy < 1
+    needs_old = update.compares_with_measured or corrected_by is not None or selects_tokens
+    needs_reference = update.loss.needs_reference
+    if needs_old or needs_reference:
         refuse_other_rows(logprobs, rollouts, "logprobs")
-    old = _measured(logprobs, "old_logprobs", rows) if needs.old else None
+    old = _measured(logprobs, "old_logprobs", rows) if needs_old else None
+    masks = {"": rows.loss_mask}
+    if update.mask_truncated:
+        finished = pc.not_equal(rollouts["finish_reason"], "length").to_numpy()
+        masks[TRUNCATED] = without_truncated(rows.loss_mask, finished)
+    found: Correction | None = None
+    if corrected_by is not None and old is not None:
+        found = _corrected(old, rows, list(masks.values())[-1], kept, corrected_by)
+        masks[REJECTED] = found.kept
+    weighs = corrected_by is not None and corrected_by.weights is not None
     return TrainingRows(
-        **vars(rows),
+        prompts=rows.prompts,
+        completions=rows.completions,
+        loss_mask=list(masks.values())[-1],
+        sampling_logprobs=rows.sampling_logprobs,
+        greedy=rows.greedy,
         advantages=advantages["advantage"].to_numpy(),
-        token_advantages=None
-        if per_token.null_count
-        else _as_long(per_token, "token_advantages", rows),
+        token_advantages=_token_advantages(advantages, rows),
         old_logprobs=rows.sampling_logprobs if update.old_logprobs == "sampling" else old,
-        ref_logprobs=_measured(logprobs, "ref_logprobs", rows) if needs.reference else None,
+        ref_logprobs=_measured(logprobs, "ref_logprobs", rows) if needs_reference else None,
         groups=group_labels(rollouts),
-        kept=np.asarray(advantages["kept"].to_numpy()),
+        kept=kept,
+        emptied_by=_emptied_by(masks),
+        old_entropies=_measured(logprobs, "entropies", rows) if selects_tokens else None,
+        rollout_weights=found.weights if found is not None and weighs else None,
+        correction_metrics=reported(found.metrics) if found is not None else {},
     )
+
+
+def _corrected(
+    old: Ragged,
+    rows: Rows,
+    loss_mask: Ragged,
+    kept: NDArray[np.bool_],
+    settings: RolloutCorrection,
+) -> Correction:
+    """Rollout correction of the kept rows; all others keep weight 1 and their mask."""
+    index = np.flatnonzero(kept)
+    places = old.places(index)
+    found = correction(
+        old.rows(index), rows.sampling_logprobs.rows(index), loss_mask.rows(index), settings
+    )
+    weights, mask = np.ones(len(old.values)), loss_mask.values.copy()
+    weights[places], mask[places] = found.weights.values, found.kept.values
+    return Correction(Ragged(weights, old.lengths), Ragged(mask, old.lengths), found.metrics)
+
+
+def mean_kl(logprobs: pa.Table, rows: TrainingRows) -> float:
+    """KL of the policy before the update to the reference: mean over kept rollouts of their token means of k1, nats.
+
+    Raises:
+        TrainingError: if the logprobs table lacks one of them.
+    """
+    old, reference = (_measured(logprobs, name, rows) for name in ("old_logprobs", "ref_logprobs"))
+    kl = Ragged((old.values - reference.values) * rows.loss_mask.values, old.lengths)
+    chosen = rows.kept & (rows.trained_tokens > 0)
+    return float((kl.sums()[chosen] / rows.trained_tokens[chosen]).mean())
+
+
+def _emptied_by(masks: Mapping[str, Ragged]) -> NDArray[np.str_]:
+    """[R] name of the first mask, in order, that leaves nothing of a row."""
+    names = np.array(list(masks))
+    empty = np.stack([mask.counts() == 0 for mask in masks.values()])
+    return np.where(empty.any(0), names[empty.argmax(0)], "")
+
+
+def _token_advantages(advantages: pa.Table, rows: Rows) -> Ragged | None:
+    column = advantages["token_advantages"]
+    if 0 < column.null_count < len(column):
+        raise TrainingError("the advantages table has token_advantages for some rows only")
+    return None if column.null_count else _as_long(column, "token_advantages", rows)
 
 
 def _measured(logprobs: pa.Table, name: str, rows: Rows) -> Ragged:
@@ -183,7 +267,7 @@ def _measured(logprobs: pa.Table, name: str, rows: Rows) -> Ragged:
 
 
 def _as_long(column: pa.ChunkedArray, name: str, rows: Rows) -> Ragged:
-    lists = ragged(column)
+    lists = Ragged.from_column(column)
     if not np.array_equal(lists.lengths, rows.completions.lengths):
         place = int(np.flatnonzero(lists.lengths != rows.completions.lengths)[0])
         raise TrainingError(

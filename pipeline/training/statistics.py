@@ -5,7 +5,7 @@ Definitions and names are TRL 1.16's (`clip_ratio/*`, `kl`, `entropy`); `ratio/*
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +60,10 @@ def joined(parts: Sequence[RowNumbers]) -> RowNumbers:
 
 
 def step_metrics(
-    rows: RowNumbers, per_row: bool, skipped_tokens: NDArray[np.float64] | None = None
+    rows: RowNumbers,
+    per_row: bool,
+    skipped_tokens: NDArray[np.float64] | None = None,
+    further_names: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
     """Metrics of an optimizer step; NaN where there is nothing to average.
 
@@ -69,26 +72,32 @@ def step_metrics(
         per_row: whether ratio and clips have one value per row; shares are then counted in rows.
         skipped_tokens: [S] trained-on tokens of rows that were not computed because their gradient is 0.
             They are never clipped, and count in the denominators of the clip shares.
+        further_names: names of metrics that repeat others, and those (`Loss.clip_metrics`).
     """
     skipped = np.empty(0) if skipped_tokens is None else skipped_tokens
     tokens = rows["tokens"]
     metrics = _clip_shares(rows, per_row, skipped)
-    for name in (*WHERE_GIVEN, "kl_old"):
-        if name in rows:
-            metrics[name] = _ratio(rows[name].sum(), tokens.sum())
+    for name in WHERE_GIVEN:
+        if name in rows:  # of rows that are masked throughout 0, as TRL says
+            metrics[name] = _ratio(rows[name].sum(), max(tokens.sum(), min(len(tokens), 1)))
+    metrics["kl_old"] = _ratio(rows["kl_old"].sum(), tokens.sum())
     has_tokens = tokens > 0
     metrics["ratio/mean"] = _ratio(rows["ratio"].sum(), tokens.sum())
     metrics["ratio/min"] = _extreme(np.min, rows["ratio_min"][has_tokens])
     metrics["ratio/max"] = _extreme(np.max, rows["ratio_max"][has_tokens])
     for name in rows.keys() - {*ALWAYS, *WHERE_GIVEN, *EXTREMES}:
         metrics[name] = _ratio(rows[name].sum(), len(tokens))
-    return metrics
+    return metrics | {name: metrics[same] for name, same in (further_names or {}).items()}
 
 
 def _clip_shares(rows: RowNumbers, per_row: bool, skipped: NDArray[np.float64]) -> dict[str, float]:
-    """`low_*`: held by the lower bound, `high_*`: by the upper; `low_min`, `high_max`: of the rows' own shares."""
+    """`low_*`: held by the lower bound, `high_*`: by the upper; `low_min`, `high_max`: of the rows' own shares.
+
+    A row without tokens has no share of them; where rows are counted and not tokens, it is one that is not clipped.
+    """
     tokens = rows["tokens"]
-    unclipped = np.zeros((skipped > 0).sum())
+    counted = (tokens > 0) | per_row
+    unclipped = np.zeros(((skipped > 0) | per_row).sum())
     means, shares = [], []
     for counts in (rows["clipped_low"], rows["clipped_high"]):
         of_row = counts / np.maximum(tokens, 1)
@@ -97,7 +106,7 @@ def _clip_shares(rows: RowNumbers, per_row: bool, skipped: NDArray[np.float64]) 
             if per_row
             else float(counts.sum()) / max(tokens.sum() + skipped.sum(), 1)
         )
-        shares.append(np.concatenate([of_row[tokens > 0], unclipped]))
+        shares.append(np.concatenate([of_row[counted], unclipped]))
     return {
         "clip_ratio/low_mean": means[0],
         "clip_ratio/low_min": _extreme(np.min, shares[0]),

@@ -9,15 +9,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts import schema_of
+from pipeline.ragged import Ragged
 from pipeline.schemas.rollouts import IDS
-from pipeline.training.columns import lists_where
 
 if TYPE_CHECKING:
     from pipeline.training.records import StepRecord, UpdateRecord
     from pipeline.training.rows import TrainingRows
 
 NOT_KEPT, NO_TOKENS, NO_SIGNAL = "not kept", "no tokens to train on", "advantage is 0"
-LAST, LOWEST, HIGHEST = ("learning_rate",), ("ratio/min",), ("ratio/max",)
+LAST, LOWEST, HIGHEST = ("learning_rate", "kl_coef", "entropy_coef"), ("ratio/min",), ("ratio/max",)
 """Metrics whose value over an iteration is that of the last step, the lowest or the highest; of all others the mean."""
 
 
@@ -27,29 +27,40 @@ def updates_table(rollouts: pa.Table, rows: TrainingRows, record: UpdateRecord) 
     nothing = np.full(len(rows), np.nan)
 
     def number(values: NDArray[np.float64]) -> pa.Array:
-        return pa.array(values, mask=~trained)
+        return pa.array(values, mask=~trained | np.isnan(values))
 
     def mean(name: str) -> NDArray[np.float64]:
         return numbers.get(name, nothing) / numbers.get("tokens", nothing)
 
     absolute = np.nan_to_num(numbers.get("absolute_loss", nothing))
+    emptied = np.where(rows.emptied_by == "", NO_TOKENS, rows.emptied_by)
     reason = np.select(
-        [trained, ~rows.kept, rows.trained_tokens == 0], ["", NOT_KEPT, NO_TOKENS], NO_SIGNAL
+        [trained, ~rows.kept, rows.trained_tokens == 0], ["", NOT_KEPT, emptied], NO_SIGNAL
     )
     return schema_of("updates").build(
         {
             **{name: rollouts[name] for name in IDS},
             "trained": trained,
             "reason": pa.array(reason, pa.string(), mask=trained),
-            "policy_logprobs": lists_where(record.policy_logprobs, trained),
+            "policy_logprobs": record.policy_logprobs.to_column(trained),
             "ratio_mean": number(mean("ratio")),
             "ratio_min": number(numbers.get("ratio_min", nothing)),
             "ratio_max": number(numbers.get("ratio_max", nothing)),
             "clipped_fraction": number(mean("clipped_low") + mean("clipped_high")),
             "kl": number(mean("kl")) if "kl" in numbers else pa.nulls(len(rows), pa.float64()),
+            "rollout_weight": number(_mean_weights(rows)),
             "loss_share": number(absolute / max(absolute.sum(), np.finfo(float).tiny)),
         }
     )
+
+
+def _mean_weights(rows: TrainingRows) -> NDArray[np.float64]:
+    """[R] mean weight of a row's trained-on tokens under rollout correction, NaN without tokens or correction."""
+    if rows.rollout_weights is None:
+        return np.full(len(rows), np.nan)
+    weights = Ragged(rows.rollout_weights.values * rows.loss_mask.values, rows.loss_mask.lengths)
+    with np.errstate(invalid="ignore"):
+        return weights.sums() / rows.trained_tokens
 
 
 def optimizer_steps_table(iteration: str, steps: list[StepRecord]) -> pa.Table:
@@ -73,9 +84,12 @@ def optimizer_steps_table(iteration: str, steps: list[StepRecord]) -> pa.Table:
                 )
                 for column, name in columns.items()
             },
-            "kl": pa.array(
-                [step.metrics.get("kl") for step in steps], pa.float64(), from_pandas=True
-            ),
+            **{
+                name: pa.array(
+                    [step.metrics.get(name) for step in steps], pa.float64(), from_pandas=True
+                )
+                for name in ("kl", "kl_coef", "entropy_coef")
+            },
         }
     )
 
@@ -96,7 +110,9 @@ def update_metrics(steps: list[StepRecord], rows: TrainingRows) -> dict[str, flo
         **{name: _over_steps(name, np.array(values)) for name, values in per_step.items()},
         "optimizer_step": steps[-1].optimizer_step,
         "num_tokens": sum(step.tokens for step in steps),
-        "frac_rows_not_kept": float(1 - rows.kept.mean()),
+        "frac_rows_not_kept": float(1 - rows.kept[~rows.greedy].mean()),
+        "frac_rows_emptied": float((rows.emptied_by[rows.kept] != "").mean()),
+        **rows.correction_metrics,
     }
 
 

@@ -1,14 +1,18 @@
-"""Runs the benchmarks and writes reports/benchmarks.md. All ratios in a section are taken in one run."""
+"""Runs the benchmarks and writes reports/benchmarks.md. All ratios in a section are taken in one run.
+
+`python -m tests.benchmarks algorithms` compares the presets instead and writes reports/algorithms.md; it takes hours.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+import sys
 from pathlib import Path
 
 from pipeline import lineage
-from tests.benchmarks import seams
+from tests.benchmarks import algorithms, seams
 
 REPORT = Path(__file__).parents[2] / "reports" / "benchmarks.md"
 SECTIONS = (seams.report,)
@@ -28,4 +32,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["algorithms"]:
+        algorithms.main(sys.argv[2:])
+    else:
+        main()

@@ -24,6 +24,7 @@ REWARDS = menu("rewards")
 REQUIRED: dict[str, dict[str, Any]] = {
     "function": {"path": "tests.contract.test_rewards:shorter_is_better"},
     "shuffled": {"reward": {"name": "numeric_answer"}},
+    "soft_overlong": {"max_completion_tokens": 40, "cache_tokens": 20},
 }
 """Options for rewards that cannot be built from their defaults."""
 LOOKS_AT_SIBLINGS = {"shuffled"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.drawing import Deck, draw_prompts
+from pipeline.drawing import Deck, draw_prompts, preferred
 
 
 def dealt_by_hand(deck: Deck, seed: int, counts: list[int]) -> list[list[int]]:
@@ -99,3 +100,48 @@ def test_weights_are_met_to_within_one_prompt(weights: list[float], counts: list
     dealt = draw_prompts(decks, 0, counts[:-1], counts[-1]).dealt
     for weight, had in zip(weights, dealt, strict=True):
         assert abs(had - weight / sum(weights) * sum(counts)) < 1 + 1e-6
+
+
+@given(several_decks(), st.data())
+def test_a_preference_changes_who_is_asked_and_not_how_many_of_a_source(
+    case: tuple[list[Deck], list[int]], data: st.DataObject
+) -> None:
+    decks, counts = case
+    draw = draw_prompts(decks, 0, counts[:-1], counts[-1])
+    drawn = len(draw.deck)
+    flat = np.array(data.draw(st.lists(st.booleans(), min_size=drawn, max_size=drawn)), bool)
+    count = data.draw(st.integers(1, drawn))
+    asked = preferred(decks, draw, flat, count)
+    assert len(set(asked.tolist())) == len(asked) == count
+    of_deck = np.bincount(draw.deck[asked], minlength=len(decks))
+    usual = preferred(decks, draw, np.zeros(drawn, bool), count)
+    assert of_deck.tolist() == np.bincount(draw.deck[usual], minlength=len(decks)).tolist()
+    for number in range(len(decks)):
+        mine = asked[draw.deck[asked] == number]
+        cards = np.flatnonzero(draw.deck == number)
+        assert mine.tolist() == [*cards[~flat[cards]], *cards[flat[cards]]][: len(mine)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(0.1, 10), min_size=2, max_size=4),
+    st.integers(1, 12),
+    st.floats(1.0, 3.0),
+    st.integers(1, 40),
+)
+def test_a_preference_meets_weights_over_the_chain(
+    weights: list[float], count: int, among: float, turns: int
+) -> None:
+    """Fractions are owed, so no source is favoured: two prompts off at most, one by dealing and one by asking."""
+    decks = [
+        Deck(f"s{number}", [f"{number:08x}{place:08x}" for place in range(37)], weight)
+        for number, weight in enumerate(weights)
+    ]
+    drawn = int(np.ceil(count * among))
+    asked = np.zeros(len(decks))
+    for turn in range(turns):
+        draw = draw_prompts(decks, 0, [drawn] * turn, drawn)
+        cards = preferred(decks, draw, np.zeros(drawn, bool), count)
+        asked += np.bincount(draw.deck[cards], minlength=len(decks))
+    shares = np.array(weights) / sum(weights)
+    assert (np.abs(asked - shares * count * turns) < 2 + 1e-6).all()

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs
+from pipeline.advantages.base import AdvantageOutputs
 from pipeline.advantages.group import Group
+from tests.builders import advantage_inputs
 
 EPS = 1e-4
 # Rewards on a grid of 1/64: sums are exact, so that "equal" has one meaning and ties are frequent.
@@ -25,16 +26,8 @@ OPTIONS = st.fixed_dictionaries(
 
 
 def estimate(rows: list[tuple[float | None, int]], options: dict[str, Any]) -> AdvantageOutputs:
-    rewards = np.array([math.nan if reward is None else reward for reward, _ in rows])
-    return Group(eps=EPS, **options)(
-        AdvantageInputs(
-            rewards=rewards,
-            groups=np.array([group for _, group in rows]),
-            components=rewards[:, None],
-            weights=np.ones(1),
-            lengths=np.ones(len(rows), dtype=np.int64),
-        )
-    )
+    rewards = [math.nan if reward is None else reward for reward, _ in rows]
+    return Group(eps=EPS, **options)(advantage_inputs(rewards, [group for _, group in rows]))
 
 
 def deviation(values: list[float], ddof: int) -> float:
@@ -97,8 +90,7 @@ def test_bounds_of_the_group_deviation(rewards: list[float], ddof: int) -> None:
 @pytest.mark.parametrize("size", [2, 4, 16])
 def test_population_and_sample_differ_by_a_constant(size: int) -> None:
     values = np.arange(size, dtype=np.float64) ** 2
-    ones = np.ones(size, dtype=np.int64)
-    inputs = AdvantageInputs(values, 0 * ones, values[:, None], np.ones(1), ones)
+    inputs = advantage_inputs(list(values))
     population = Group(eps=0.0)(inputs).advantages
     sample = Group(eps=0.0, std_ddof=1)(inputs).advantages
     np.testing.assert_allclose(population, sample * math.sqrt(size / (size - 1)), rtol=1e-12)

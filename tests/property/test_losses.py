@@ -108,7 +108,7 @@ def naive(batch: Batch, kind: type[Loss]) -> float:
 
 
 @pytest.mark.parametrize("kind", [Grpo, Dapo, DrGrpo])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(batch=batches())
 def test_value_is_that_of_the_naive_loop(kind: type[Loss], batch: Batch) -> None:
     outputs = batch.loss(kind)(batch.inputs())
@@ -116,7 +116,7 @@ def test_value_is_that_of_the_naive_loop(kind: type[Loss], batch: Batch) -> None
 
 
 @pytest.mark.parametrize("kind", [Grpo, Dapo, DrGrpo])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(batch=batches(), data=st.data())
 def test_gradient_is_the_difference_quotient_of_the_naive_loop(
     kind: type[Loss], batch: Batch, data: st.DataObject
@@ -139,7 +139,7 @@ def test_gradient_is_the_difference_quotient_of_the_naive_loop(
         assert found[row][place] == pytest.approx((left + right) / 2, rel=1e-3, abs=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(batch=batches(), data=st.data())
 def test_order_of_rows_and_width_of_padding_do_not_matter(
     batch: Batch, data: st.DataObject

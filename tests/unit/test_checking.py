@@ -54,9 +54,20 @@ def test_high_learning_rate_for_a_large_policy(
     ] * bool(warned)
 
 
+def test_half_of_dr_grpo() -> None:
+    dr_grpo = {"name": "dr_grpo"}
+    [warning] = _warnings(recipes__grpo__update_policy__loss=dr_grpo)
+    assert "the estimator by the deviation of the group: Dr. GRPO drops both" in warning
+    whole = {"name": "group", "scale": "none"}
+    assert not _warnings(
+        recipes__grpo__update_policy__loss=dr_grpo,
+        recipes__grpo__compute_advantages__estimator=whole,
+    )
+
+
 def test_groups_of_two() -> None:
     [warning] = _warnings(recipes__grpo__generate_rollouts__group_size=2)
-    assert warning.startswith("recipes.grpo.generate_rollouts.group_size: with groups of two")
+    assert warning.startswith("recipes.grpo: generate_rollouts.group_size: with groups of two")
 
 
 def test_prompts_judged_in_another_format() -> None:

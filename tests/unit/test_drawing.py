@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pipeline.drawing import Deck, draw_prompts
+from pipeline.drawing import Deck, draw_prompts, preferred
 from pipeline.errors import DataError
 
 
@@ -103,6 +103,34 @@ def test_a_small_source_gives_all_it_has_and_the_others_the_rest() -> None:
 def test_a_source_that_lost_all_its_prompts_is_left_out() -> None:
     (iteration,) = chain([deck("a", 0, 5.0), deck("b", 10)], [10])
     assert sorted(iteration) == [(1, place) for place in range(10)]
+
+
+def hand(decks: list[Deck], count: int, flat: list[int]) -> list[int]:
+    """Places among the cards dealt, of an iteration that was dealt twice as many as it asks."""
+    draw = draw_prompts(decks, 0, [], 2 * count)
+    is_flat = np.isin(np.arange(2 * count), flat)
+    return preferred(decks, draw, is_flat, count).tolist()
+
+
+def test_flat_cards_are_asked_last_and_only_for_want_of_others() -> None:
+    assert hand([deck("a", 30)], 4, flat=[]) == [0, 1, 2, 3]
+    assert hand([deck("a", 30)], 4, flat=[0, 2]) == [1, 3, 4, 5]
+    assert hand([deck("a", 30)], 4, flat=[0, 1, 3, 4, 6, 7]) == [2, 5, 0, 1]
+    assert hand([deck("a", 30)], 4, flat=list(range(8))) == [0, 1, 2, 3]
+
+
+def test_a_preference_does_not_take_from_one_source_for_another() -> None:
+    """Dealt a b a b a b a b; all of a is flat: still two of each."""
+    decks = [deck("a", 30, 1.0), deck("b", 30, 1.0, 100)]
+    assert hand(decks, 4, flat=[0, 2, 4, 6]) == [0, 1, 2, 3]
+    assert hand(decks, 4, flat=[0, 1, 2]) == [4, 3, 6, 5]
+
+
+def test_a_preference_asks_by_weight_even_if_all_there_is_was_dealt() -> None:
+    """Weights 1 : 1 of 8 asks 4 of each, although 12 and 4 were dealt."""
+    decks = [deck("a", 12, 1.0), deck("b", 4, 1.0, 100)]
+    draw = draw_prompts(decks, 0, [], 16)
+    assert draw.deck[hand(decks, 8, flat=[])].tolist().count(1) == 4
 
 
 def test_more_prompts_than_there_are() -> None:

@@ -57,9 +57,9 @@ def test_unknown_key_inside_a_component() -> None:
 
 
 def test_misspelt_component() -> None:
-    [problem] = problems(shipped(recipes__grpo__update_policy__loss={"name": "dappo"}))
+    [problem] = problems(shipped(recipes__grpo__update_policy__loss={"name": "dapoo"}))
     assert problem.startswith(
-        "recipes.grpo.update_policy.loss: there is no 'dappo' in losses; did you mean 'dapo'?"
+        "recipes.grpo.update_policy.loss: there is no 'dapoo' in losses; did you mean 'dapo'?"
     )
 
 

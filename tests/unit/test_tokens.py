@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.tokens import Ragged, mask_of, off_grid, on_grid, token_batch
+from pipeline.ragged import Ragged, mask_of
+from pipeline.tokens import off_grid, on_grid, token_batch
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,8 @@
 """Runs recorded numbers: `python -m tests.vectors [DIR]`, default `../shared/vectors`.
 
-Every JSON file of the folder in the format `grpo-vectors/1` is run through the adapters of this package. Prints cases
-that fail, then how many are not covered and why, and last how many passed and failed. Exit code 1 if any failed.
+Every JSON file of the folder in the format `grpo-vectors/1` is run through the adapters of this package. Prints each
+case that fails with its largest error, each known difference with the reason, what is not covered, and last how many
+passed and failed. Exit code 1 if any failed.
 """
 
 from __future__ import annotations
@@ -15,32 +16,35 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.vectors.cases import FOLDER, FORMAT, Unsupported
+from tests.vectors.cases import FOLDER, FORMAT, KnownDifference, Unsupported
 
 ADAPTERS = [
     importlib.import_module(f"tests.vectors.{file.stem}")
     for file in sorted(Path(__file__).parent.glob("adapters_*.py"))
 ]
+LATER = ("dpo", "value_loss")
+"""Categories that nothing in Rollbook is about yet."""
 
 
 def run_case(category: str, case: dict[str, Any]) -> str | None:
     """None if the case passes, else what differs.
 
     Raises:
+        KnownDifference: if Rollbook means another number.
         Unsupported: if no adapter covers it.
     """
     for adapter in ADAPTERS:
         if category in adapter.CATEGORIES:
             result: str | None = adapter.run_case(category, case)
             return result
-    raise Unsupported(f"category {category}")
+    raise Unsupported("belongs to a later part" if category in LATER else "unknown category")
 
 
 def cases_in(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Category and case, for all files of the format in a folder."""
     for file in sorted(folder.glob("*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
-        if content.get("format") == FORMAT:
+        if isinstance(content, dict) and content.get("format") == FORMAT:
             for case in content["cases"]:
                 yield content["category"], case
 
@@ -50,27 +54,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.vectors", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder = parser.parse_args(arguments).folder
-    passed, failed, left_out = 0, 0, Counter[str]()
+    counts, left_out = Counter[str](), Counter[str]()
     for category, case in cases_in(folder):
-        try:
-            problem = run_case(category, case)
-        except Unsupported as reason:
-            left_out[str(reason)] += 1
-            continue
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        if problem is None:
-            passed += 1
-        else:
-            failed += 1
-            print(f"FAILED {category}/{case['id']}: {problem}")
-    if not passed + failed + left_out.total():
+        outcome, text = _outcome(category, case)
+        counts[outcome] += 1
+        if outcome == "not covered":
+            left_out[f"{category}: {text}"] += 1
+        elif outcome != "passed":
+            print(f"{outcome} {category}/{case['id']}: {text}")
+    for reason, count in sorted(left_out.items()):
+        print(f"not covered {reason} ({count})")
+    if not counts:
         print(f"no file of format {FORMAT} in {folder}")
-        return 1
-    reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(left_out.items()))
-    print(f"{left_out.total()} not covered yet: {reasons}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    print(f"{counts['passed']} passed, {counts['FAILED']} failed")
+    return 0 if counts and not counts["FAILED"] else 1
+
+
+def _outcome(category: str, case: dict[str, Any]) -> tuple[str, str]:
+    """What became of a case, and why."""
+    try:
+        problem = run_case(category, case)
+    except KnownDifference as reason:
+        return "known difference", str(reason)
+    except Unsupported as reason:
+        return "not covered", str(reason)
+    except Exception as error:
+        return "FAILED", f"{type(error).__name__}: {error}"
+    return ("passed", "") if problem is None else ("FAILED", problem)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,11 @@ SPECIAL = {
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The case is about something Rollbook does not do (yet), or does differently on purpose."""
+    """The case is about something Rollbook does not do."""
+
+
+class KnownDifference(Unsupported):
+    """Rollbook does what the case is about, and means another number; the message says why. A test shows ours."""
 
 
 def load_cases(category: str) -> list[dict[str, Any]]:
@@ -62,7 +66,8 @@ def differs(
         f"{list(map(int, place))}: {have[tuple(place)]!r} instead of {want[tuple(place)]!r}"
         for place in wrong[:limit]
     )
-    return f"{name}: {len(wrong)} of {want.size} numbers differ, at {shown}"
+    largest = _largest_error(have, want)
+    return f"{name}: {len(wrong)} of {want.size} numbers differ, {largest}, at {shown}"
 
 
 def metrics_differ(
@@ -81,6 +86,16 @@ def metrics_differ(
         if text is not None:
             return text
     return None
+
+
+def _largest_error(have: NDArray[np.float64], want: NDArray[np.float64]) -> str:
+    """The largest |got − want| and how large that is in relation to the number wanted; NaN counts as infinite."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        both_alike = (have == want) | (np.isnan(have) & np.isnan(want))
+        error = np.where(both_alike, 0.0, np.nan_to_num(np.abs(have - want), nan=np.inf))
+        place = np.unravel_index(np.argmax(error), error.shape)
+        relative = float(error[place] / np.abs(want[place]))
+    return f"largest error {float(error[place]):.3g} (relative {relative:.3g})"
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Advantages recorded from TRL, verl and scipy."""
+"""Advantages, KL in the reward and its coefficient, recorded from TRL, verl, scipy and AgentEvolver."""
 
 from __future__ import annotations
 
@@ -6,28 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.vectors.adapters_advantages import CATEGORIES, run_case
+from pipeline.config import ComputeAdvantages
+from pipeline.registry import menu
+from tests.vectors import adapters_advantages, adapters_gae, adapters_process_supervision
+from tests.vectors.__main__ import run_case
 from tests.vectors.cases import Unsupported, load_cases
 
-LATER = {
-    "adv-gdpo",
-    "adv-gdpo-zero-std-dim",
-    "rloo-basic",
-    "rloo-kl-reward",
-    "rloo-clip-normalize",
-    "rloo-none-row",
-    "verl-rloo",
-    "verl-rf++-baseline",
-    "verl-opo",
-    "verl-passk",
-    "verl-gpg",
-    "verl-remax",
-    "verl-rf++",
-    "verl-gdpo",
-}
-"""Estimators that are not built yet."""
-DIFFERENT = {"verl-grpo-interleaved-singleton"}
-"""Left out on purpose: verl gives a completion without siblings its raw reward."""
+CATEGORIES = (
+    *adapters_advantages.CATEGORIES,
+    *adapters_process_supervision.CATEGORIES,
+    *adapters_gae.CATEGORIES,
+)
 
 
 def _cases() -> list[Any]:
@@ -38,19 +27,67 @@ def _cases() -> list[Any]:
     ]
 
 
+def _case(category: str, name: str, **changes: Any) -> dict[str, Any]:
+    """A recorded case with some of its options changed."""
+    case = next(case for case in load_cases(category) if case["id"] == name)
+    return {**case, "config": {**case["config"], **changes}}
+
+
 @pytest.mark.parametrize(("category", "case"), _cases())
 def test_recorded_case(category: str, case: dict[str, Any]) -> None:
-    if case["id"] in LATER | DIFFERENT:
-        with pytest.raises(Unsupported):
-            run_case(category, case)
-    else:
-        assert run_case(category, case) is None
+    assert run_case(category, case) is None
 
 
 def test_a_wrong_number_is_noticed() -> None:
-    case = next(case for case in load_cases("advantages") if case["id"] == "adv-two-groups")
-    wrong = {**case, "config": {**case["config"], "std_ddof": 0}}
+    wrong = _case("advantages", "adv-two-groups", std_ddof=0)
     assert "8 of 8 numbers differ" in (run_case("advantages", wrong) or "")
+    case = _case("advantages", "adv-two-groups")
     metrics = {**case["expected"]["metrics"], "reward_std": 5.0}
     wrong = {**case, "expected": {**case["expected"], "metrics": metrics}}
     assert "reward_std" in (run_case("advantages", wrong) or "")
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "changes"),
+    [
+        ("advantages", "rloo-kl-reward", {"beta": 0.2}),
+        ("advantages", "rloo-clip-normalize", {"reward_clip_range": [-2.0, 3.0]}),
+        ("advantages", "rloo-clip-normalize", {"normalize_advantages": False}),
+        ("advantages", "adv-gdpo", {"reward_weights": [0.5, 0.5]}),
+        ("advantages", "adv-gdpo", {"multi_objective_aggregation": "sum_then_normalize"}),
+        ("advantages_verl", "verl-rf++", {"gamma": 1.0}),
+        ("advantages_verl", "verl-passk", {"norm_by_std": False}),
+        ("advantages_verl", "verl-gdpo", {"reward_weights": [0.5, 0.5]}),
+        ("advantages_verl", "verl-remax", {"reward_baselines": [0.5, 0.4, 0.2]}),
+        ("process_supervision", "process-basic", {"std_ddof": 1}),
+        ("process_supervision", "process-basic", {"eps": 0.1}),
+        ("gae", "gae-dense-gamma", {"lam": 1.0}),
+        ("gae", "gae-dense-gamma", {"gamma": 1.0}),
+        ("gae", "kl-reward-k1", {"kl_estimator": "k3"}),
+        ("gae", "kl-controller", {"horizon": 1000}),
+    ],
+)
+def test_every_option_reaches_the_estimator(
+    category: str, name: str, changes: dict[str, Any]
+) -> None:
+    assert "differ" in (run_case(category, _case(category, name, **changes)) or "")
+
+
+@pytest.mark.parametrize("name", menu("advantages"))
+def test_estimators_are_those_that_params_yaml_builds(name: str) -> None:
+    settings = ComputeAdvantages.model_validate({"estimator": {"name": name}})
+    assert type(settings.estimator) is type(adapters_advantages.estimator_of(name))
+
+
+@pytest.mark.parametrize(
+    ("category", "impl", "estimator"),
+    [
+        ("advantages", "trl.ppo", "group"),
+        ("advantages_verl", "verl.other", "optimal_token_baseline"),
+        ("gae", "verl.other", "gae"),
+    ],
+)
+def test_what_is_not_known_is_not_guessed(category: str, impl: str, estimator: str) -> None:
+    case = {**load_cases(category)[0], "impl": impl, "config": {"estimator": estimator}}
+    with pytest.raises(Unsupported):
+        run_case(category, case)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
+from pipeline.advantages.base import AdvantageEstimator, AdvantageOutputs
 from pipeline.registry import build
+from tests.builders import advantage_inputs
 
 NAN = float("nan")
 
@@ -13,16 +14,7 @@ def estimate(
 ) -> AdvantageOutputs:
     estimator = build("advantages", {"name": "group", **options})
     assert isinstance(estimator, AdvantageEstimator)
-    values = np.array(rewards, dtype=np.float64)
-    return estimator(
-        AdvantageInputs(
-            rewards=values,
-            groups=np.array(groups if groups is not None else [0] * len(rewards)),
-            components=values[:, None],
-            weights=np.ones(1),
-            lengths=np.ones(len(rewards), dtype=np.int64),
-        )
-    )
+    return estimator(advantage_inputs(rewards, groups))
 
 
 def test_worked_example() -> None:
@@ -90,6 +82,12 @@ def test_a_small_true_spread_is_kept_and_made_harmless_by_eps() -> None:
 def test_small_rewards_are_not_taken_for_rounding() -> None:
     got = estimate([0.0, 1e-12], eps=0.0)
     np.testing.assert_allclose(got.advantages, [-1.0, 1.0])
+
+
+def test_the_range_of_float64_is_no_bound() -> None:
+    for size in (1e-300, 1e300):
+        got = estimate([0.0, size], eps=0.0)
+        np.testing.assert_allclose(got.advantages, [-1.0, 1.0])
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])

@@ -1,7 +1,9 @@
 import math
 
 import pytest
+import torch
 
+from pipeline.losses.base import LossInputs
 from pipeline.losses.dapo import Dapo
 from pipeline.losses.dr_grpo import DrGrpo
 from pipeline.losses.grpo import Grpo
@@ -40,11 +42,44 @@ def test_delta_caps_negative_advantages_only() -> None:
     assert outputs.per_token[0].tolist() == pytest.approx([-0.5, -1.1, -1.2])
 
 
-def test_delta_inside_the_clip_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"delta 1\.2 must be at least 1 \+ clip_high = 1\.28"):
-        Dapo(delta=1.2)
+def test_delta_inside_the_clip_range_is_warned_of_and_caps_both_signs() -> None:
+    (caution,) = Dapo(delta=1.2).cautions()
+    assert "delta 1.2 is below 1 + clip_high = 1.28" in caution
+    assert Dapo(delta=1.28).cautions() == []
     with pytest.raises(ValueError, match="clip_low"):
         Grpo(clip_low=1.5)
+    inputs = loss_inputs([[math.log(1.15)]] * 2, SIGNS, old_logprobs=[[0.0]] * 2)
+    outputs = Grpo(delta=1.1)(inputs)
+    # A=+1: min(1.1, 1.15); A=-1: min(-1.1, -1.15), so the cap is of no use there
+    assert outputs.per_token.flatten().tolist() == pytest.approx([-1.1, 1.15])
+
+
+def _dual_clip(ratio: torch.Tensor, advantages: torch.Tensor, cap: float) -> torch.Tensor:
+    """verl's form (arXiv 1912.09729), clip range 0.2."""
+    clipped = (-ratio * advantages).maximum(-ratio.clamp(0.8, 1.2) * advantages)
+    return clipped.minimum(-cap * advantages).where(advantages < 0, clipped)
+
+
+@pytest.mark.parametrize("cap", [1.2, 1.5, 3.0])
+def test_delta_is_dual_clip(cap: float) -> None:
+    ratios = torch.linspace(0.051, 5.0, 100, dtype=torch.float64)
+    advantages = torch.tensor([[1.7], [-0.6], [0.0]], dtype=torch.float64)
+    policy = ratios.log().repeat(3, 1).requires_grad_()
+    inputs = LossInputs(
+        policy_logprobs=policy,
+        advantages=advantages,
+        loss_mask=torch.ones(3, 100, dtype=torch.bool),
+        window_rows=3,
+        window_tokens=300,
+        max_completion_tokens=100,
+        old_logprobs=torch.zeros(3, 100, dtype=torch.float64),
+    )
+    outputs = Dapo(clip_low=0.2, clip_high=0.2, delta=cap)(inputs)
+    want = _dual_clip(policy.exp(), advantages.expand(3, 100), cap)
+    torch.testing.assert_close(outputs.per_token, want.detach(), rtol=1e-12, atol=0)
+    (slope,) = torch.autograd.grad(outputs.loss, policy, retain_graph=True)
+    (want_slope,) = torch.autograd.grad(want.sum() / 300, policy)
+    torch.testing.assert_close(slope, want_slope, rtol=1e-12, atol=1e-15)
 
 
 def test_the_three_aggregations() -> None:

@@ -4,8 +4,11 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.losses.base import Loss
 from pipeline.losses.dapo import Dapo
+from pipeline.losses.gspo import Gspo
 from pipeline.losses.kl import kl_estimate
+from pipeline.losses.luspo import Luspo
 from tests.unit.losses.inputs import gradient, loss_inputs
 
 # u = ref - policy = 0.5: k1 = -0.5, k2 = 0.125, k3 = e^0.5 - 1.5, abs = 0.5
@@ -58,3 +61,21 @@ def test_combinations_without_the_right_gradient_are_refused() -> None:
     with pytest.raises(ValueError, match="no gradient in expectation"):
         Dapo(kl_coef=0.1, kl_estimator="k1", kl_bias_correction=False)
     Dapo(kl_coef=0.1, kl_estimator="k1")
+
+
+@pytest.mark.parametrize(("kind", "terms"), [(Gspo, 1 / 2), (Luspo, 1.0)])
+def test_losses_of_rows_weigh_the_kl_of_a_token_by_its_own_ratio(
+    kind: type[Loss], terms: float
+) -> None:
+    """Where TRL 1.16 weighs it by the ratio of the row (trl#6586), and one token's KL pushes the others.
+
+    By hand: log-ratios 0.2 and 0 (geometric mean exp(0.1)), u = 0.5 on the first token and 0 on the second, which so
+    has no KL and must not be pushed. A = 0 leaves the KL alone.
+    """
+    inputs = loss_inputs(
+        [[-1.5, -1.5]], [[0.0]], old_logprobs=[[-1.7, -1.5]], ref_logprobs=[[-1.0, -1.5]]
+    )
+    outputs = kind(kl_coef=1.0)(inputs)
+    assert outputs.loss.item() == pytest.approx(math.exp(0.2) * K3 * terms)
+    # d(rho k3) = rho (k3 + 1 - e^u) = -rho u
+    assert gradient(inputs, outputs.loss)[0] == pytest.approx([-0.5 * math.exp(0.2) * terms, 0.0])

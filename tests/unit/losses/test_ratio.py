@@ -44,3 +44,22 @@ def test_log_ratio_is_clamped_at_20_without_gradient_outside() -> None:
     log_ratio.sum().backward()
     assert policy.grad is not None
     assert policy.grad.tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_ratio_of_rows_with_a_gradient_of_tokens() -> None:
+    log = LOG.clone().requires_grad_()
+    ratio = importance_ratio(log, MASK, "sequence_mean_token")
+    assert ratio[0].tolist() == pytest.approx([math.exp(0.2), math.exp(0.2), 1.0])
+    (slope,) = torch.autograd.grad(ratio[0, 0], log)
+    assert slope[0].tolist() == pytest.approx([math.exp(0.2), 0.0, 0.0])
+    (slope,) = torch.autograd.grad(importance_ratio(log, MASK, "sequence_mean")[0, 0], log)
+    assert slope[0, :2].tolist() == pytest.approx([math.exp(0.2) / 2] * 2)
+
+
+def test_a_product_is_clamped_at_20() -> None:
+    log = torch.full((1, 3), 15.0, requires_grad=True)
+    ratio = importance_ratio(log, torch.ones(1, 3, dtype=torch.bool), "sequence_product")
+    assert ratio[0].tolist() == pytest.approx([math.exp(20)] * 3)
+    ratio.sum().backward()
+    assert log.grad is not None
+    assert not log.grad.any()

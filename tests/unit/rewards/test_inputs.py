@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.errors import ArtifactError
 from pipeline.rewards.inputs import inputs_of
-from tests.builders import prompt_rows, rollout_rows, table
+from tests.builders import prompt_rows, rollout_rows, table, with_greedy
 
 
 def tables() -> tuple[pa.Table, pa.Table, list[dict[str, Any]]]:
@@ -33,6 +33,7 @@ def test_every_rollout_with_its_prompt() -> None:
         row["completion_token_ids"] for row in rows
     ]
     assert inputs[5].finish_reason == "length"
+    assert not any(each.greedy for each in inputs)
 
 
 def test_slices_and_chunks_are_read_right() -> None:
@@ -71,3 +72,10 @@ def test_a_missing_prompt_is_named() -> None:
     prompts, rollouts, rows = tables()
     with pytest.raises(ArtifactError, match=rf"2 of 6 rollouts .*{rows[2]['rollout_id']}"):
         inputs_of(prompts.take([0, 2]), rollouts)
+
+
+def test_greedy_rollouts_are_marked() -> None:
+    prompts = prompt_rows(2)
+    rollouts = table("rollouts", with_greedy(prompts, [["3"], ["5"]], ["4", "6"]))
+    marks = [each.greedy for each in inputs_of(table("prompts", prompts), rollouts)]
+    assert marks == [False, True, False, True]

@@ -237,3 +237,16 @@ def test_interrupting_is_not_an_error_of_the_reward() -> None:
     for reward in (given(a=KeyboardInterrupt()), Interrupted(name="interrupted")):
         with pytest.raises(KeyboardInterrupt):
             outcomes_of(reward, rows("a"))
+
+
+def test_a_greedy_row_is_no_sibling() -> None:
+    sampled = rows("a", "a", "b")
+    greedy = row("a", group_id="i0001/aa", rollout_id="i0001/aa/03", greedy=True)
+    whole = Whole(name="whole")
+    alone = lists(score_groups([whole], sampled))["reward"]
+    assert alone == pytest.approx([2 / 3, 2 / 3, 1 / 3])
+    for place in range(4):  # wherever it stands
+        mixed = [*sampled[:place], greedy, *sampled[place:]]
+        got = lists(score_groups([whole], mixed))["reward"]
+        assert got.pop(place) == 1.0
+        assert got == alone

@@ -108,3 +108,18 @@ def test_the_table_has_the_schema_of_rollouts(inputs: Inputs) -> None:
     assert made.column_names == list(SCHEMA.columns) or set(made.column_names) == set(
         SCHEMA.columns
     )
+
+
+def test_a_greedy_rollout_stands_behind_its_group_and_changes_nothing_else(inputs: Inputs) -> None:
+    plain, outputs = _run(inputs), _run(inputs, greedy=True)
+    write_table(outputs.tables["rollouts"], "rollouts", "i0001")  # passes its schema
+    rows = _rows(outputs)
+    assert [row["sample_index"] for row in rows] == list(range(GROUP_SIZE + 1)) * PROMPTS
+    assert [row["greedy"] for row in rows] == ([False] * GROUP_SIZE + [True]) * PROMPTS
+    assert [row for row in rows if not row["greedy"]] == _rows(plain)
+    assert outputs.metrics == plain.metrics
+    # at this temperature sampling is greedy
+    cold = _rows(_run(inputs, temperature=1e-4))
+    best = [row["completion_token_ids"] for row in rows if row["greedy"]]
+    assert best == [row["completion_token_ids"] for row in cold[::GROUP_SIZE]]
+    assert best != [row["completion_token_ids"] for row in rows[:: GROUP_SIZE + 1]]

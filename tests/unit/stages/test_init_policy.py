@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import path_of, read_folder, write_folder
+from pipeline.artifacts import path_of, read_folder, write_folder, write_table
 from pipeline.config import Policy, Runtime
 from pipeline.errors import PolicyError
 from pipeline.policies.base import BasePolicy, CreatedPolicy
@@ -39,6 +39,8 @@ def test_it_makes_a_policy_and_an_optimizer_that_has_taken_no_step(project: Path
     check_policy_folder(path_of("policies", "i0000"))
     assert read_optimizer_state(path_of("optimizers", "i0000")).optimizer_step == 0
     assert outputs.metrics["parameters"] > 0
+    assert outputs.tables["history"].num_rows == 0
+    write_table(outputs.tables["history"], "history", "i0000")
     assert outputs.metrics["warm_start/examples"] == 4
 
 

@@ -29,9 +29,7 @@ KL = {"name": "dapo", "kl_coef": 0.1}
 def _settings(temperature: float = 1.0, **options: Any) -> Settings:
     update = settings_of(**options)
     return Settings(
-        old_logprobs=update.old_logprobs,
-        epochs=update.epochs,
-        optimizer_steps=update.optimizer_steps,
+        needs_old=update.compares_with_measured,
         needs_reference=update.loss.needs_reference,
         precision=update.precision,
         micro_batch_tokens=update.micro_batch_tokens,
@@ -74,7 +72,7 @@ def test_nothing_is_measured_without_torch(project: Path) -> None:
         "import sys\n"
         "from pipeline.stage import Context, Inputs\n"
         "from stages.measure_logprobs import Settings, measure_logprobs\n"
-        "settings = Settings(old_logprobs='measured', epochs=1, optimizer_steps=1, needs_reference=False,"
+        "settings = Settings(needs_old=False, needs_reference=False,"
         " precision='float32', micro_batch_tokens=99, temperature=1.0)\n"
         "outputs = measure_logprobs(settings, Inputs(), Context('i0001'))\n"
         "assert outputs.tables['logprobs'].num_rows == 0\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipeline.errors import DataError
 from pipeline.ids import prompt_id_of
 from pipeline.stage import Context, Inputs, Outputs
 from stages.prepare_prompts import Settings, prepare_prompts
-from tests.builders import table
+from tests.builders import history_row, table
 from tests.policy_folders import CHATML, byte_level, saved
 
 
@@ -38,6 +39,7 @@ def run(
     rows: list[dict[str, Any]],
     count: int,
     context: Context | None = None,
+    history: Sequence[dict[str, Any]] = (),
     **given: Any,
 ) -> Outputs:
     settings = Settings(
@@ -47,7 +49,8 @@ def run(
         max_completion_tokens=given.pop("max_completion_tokens", 8),
         format=PreparePrompts(prompts_per_iteration=count, **given),
     )
-    inputs = Inputs(tables={"data": table("data", rows)}, folders={"policies": policy})
+    tables = {"data": table("data", rows), "history": table("history", history)}
+    inputs = Inputs(tables, folders={"policies": policy})
     outputs = prepare_prompts(
         settings, inputs, context or Context("i0003", stage="prepare_prompts")
     )
@@ -148,6 +151,83 @@ def test_a_completion_that_fills_the_context(policy: Path) -> None:
 def test_more_prompts_than_there_are(policy: Path) -> None:
     with pytest.raises(DataError, match="is 11, but the training data has 10 prompts"):
         run(policy, data_rows(TEXTS), 11)
+
+
+def asked_before(rows: list[dict[str, Any]], flat: Collection[str]) -> list[dict[str, Any]]:
+    """A history in which all prompts were asked, those with the texts in `flat` without effect."""
+    return [history_row(r["prompt_id"], r["reference_answer"] not in flat) for r in rows]
+
+
+PREFER = {"prefer": "informative", "prefer_among": 2.0}
+
+
+def test_flat_prompts_come_after_all_others(policy: Path) -> None:
+    rows = data_rows(TEXTS)
+    dealt = answers(run(policy, rows, 8))  # what 4 · 2 looks at
+    assert answers(run(policy, rows, 4, **PREFER)) == dealt[:4]
+    flat = {dealt[0], dealt[2], dealt[5]}
+    outputs = run(policy, rows, 4, history=asked_before(rows, flat), **PREFER)
+    assert answers(outputs) == [dealt[place] for place in (1, 3, 4, 6)]
+    assert outputs.metrics["prompts/passed_over"] == 2
+    assert outputs.metrics["prompts/never_asked_share"] == 0.0
+    # with six flat ones of eight, two of them are asked, behind the others
+    outputs = run(policy, rows, 4, history=asked_before(rows, dealt[:6]), **PREFER)
+    assert answers(outputs) == [dealt[place] for place in (6, 7, 0, 1)]
+    assert outputs.metrics["prompts/passed_over"] == 2
+
+
+def test_prompts_never_asked_are_no_flat_ones(policy: Path) -> None:
+    rows = data_rows(TEXTS)
+    dealt = answers(run(policy, rows, 8))
+    known = dict(zip(TEXTS, asked_before(rows, TEXTS), strict=True))
+    of_half = [known[text] for text in dealt[::2]]
+    outputs = run(policy, rows, 6, history=of_half, prefer="informative", prefer_among=1.25)
+    assert answers(outputs) == [dealt[place] for place in (1, 3, 5, 7, 0, 2)]
+    assert outputs.metrics["prompts/never_asked_share"] == pytest.approx(4 / 6)
+
+
+def test_without_a_preference_the_history_changes_nothing(policy: Path) -> None:
+    rows = data_rows(TEXTS)
+    plain = run(policy, rows, 4)
+    told = run(policy, rows, 4, history=asked_before(rows, TEXTS[::2]))
+    assert told.tables["prompts"] == plain.tables["prompts"]
+    assert told.metrics == plain.metrics
+
+
+def test_more_prompts_are_asked_than_trained_on(policy: Path) -> None:
+    rows = data_rows(TEXTS)
+    outputs = run(policy, rows, 4, oversample=1.6)
+    assert answers(outputs) == answers(run(policy, rows, 7))
+    assert outputs.metrics["prompts"] == 7
+    assert len(answers(run(policy, rows, 3, oversample=1.5, **PREFER))) == 5  # of 10 looked at
+
+
+def test_a_preference_looks_at_all_prompts_if_it_would_look_at_more(policy: Path) -> None:
+    """7 of 10 asked among 14: the next iteration draws from a new shuffle of all."""
+    rows = data_rows(TEXTS)
+    first = run(policy, rows, 7, **PREFER)
+    assert first.metrics["data_epoch"] == 1.0
+    flat = answers(first)
+    second = run(policy, rows, 7, draws=(14,), history=asked_before(rows, flat), **PREFER)
+    assert second.metrics["data_epoch"] == 2.0
+    assert set(answers(second)[:3]) == set(TEXTS) - set(flat)
+    with pytest.raises(DataError, match=r"times oversample, is 12, but .* has 10 prompts"):
+        run(policy, rows, 8, oversample=1.5, **PREFER)
+
+
+def test_a_preference_keeps_the_weights_of_sources(policy: Path) -> None:
+    rows = data_rows(TEXTS) + data_rows([f"{n}-{n}=" for n in range(10)], "hub")
+    flat = [row["reference_answer"] for row in rows if row["source"] == "file"]
+    outputs = run(
+        policy,
+        rows,
+        4,
+        source_weights={"file": 1.0, "hub": 1.0},
+        history=asked_before(rows, flat),
+        **PREFER,
+    )
+    assert outputs.tables["prompts"]["source"].to_pylist() == ["file", "hub"] * 2
+    assert outputs.metrics["prompts/passed_over"] == 0
 
 
 def test_the_stage_imports_no_model_code() -> None:

@@ -9,7 +9,7 @@ from pipeline.config import ScoreRollouts
 from pipeline.errors import ArtifactError, RewardError
 from pipeline.stage import Context, Inputs, Outputs
 from stages.score_rollouts import Settings, score_rollouts
-from tests.builders import prompt_rows, rollout_rows, table
+from tests.builders import prompt_rows, rollout_rows, table, with_greedy
 
 # 1+2, 2+3 and 3+4; the second group is solved
 TEXTS = [["3", "it is 3", "4", "5"], ["5", "5", "5", "5"], ["8", "6", "", "7"]]
@@ -104,3 +104,45 @@ def test_progress_is_counted_in_rollouts() -> None:
     run(tables(), context, rewards=[{"name": "numeric_answer"}])
     (bar,) = context.progress_made
     assert (bar.done, bar.total, bar.unit) == (12, 12, "rollouts")
+
+
+def test_greedy_rollouts_are_scored_and_not_counted() -> None:
+    given, prompts = tables(), prompt_rows(3)
+    greedy = {**given, "rollouts": table("rollouts", with_greedy(prompts, TEXTS, ["3", "x", "7"]))}
+    rewards = [
+        {"name": "numeric_answer"},
+        {"name": "shuffled", "reward": "numeric_answer", "weight": 0.0},
+    ]
+    plain, outputs = run(given, rewards=rewards), run(greedy, rewards=rewards)
+    sampled = [place for place in range(15) if place % 5 != 4]
+    scores = outputs.tables["scores"]
+    assert scores.take(sampled) == plain.tables["scores"]
+    assert scores["reward"].take([4, 9, 14]).to_pylist() == [1.0, 0.0, 1.0]
+    assert scores["reward_shuffled"].take([4, 9, 14]).to_pylist() == [1.0, 0.0, 1.0]
+    metrics = dict(outputs.metrics)
+    assert metrics.pop("reward_greedy") == pytest.approx(2 / 3)
+    assert metrics == plain.metrics
+
+
+def test_greedy_rows_that_nothing_applies_to_are_not_told() -> None:
+    context, prompts = Context("i0001"), prompt_rows(3)
+    rows = with_greedy(prompts, TEXTS, ["3", "5", "7"])
+    for row in rows[4::5]:
+        row["finish_reason"] = "error"
+    given = {**tables(), "rollouts": table("rollouts", rows)}
+    metrics = run(given, context, rewards=[{"name": "numeric_answer"}]).metrics
+    assert (metrics["unscorable"], context.warnings) == (0, [])
+    assert metrics["reward_greedy"] != metrics["reward_greedy"]  # NaN: none has a reward
+
+
+def test_the_first_sampled_row_that_nothing_applies_to_is_named() -> None:
+    context, prompts = Context("i0001"), prompt_rows(3)
+    rows = with_greedy(prompts, TEXTS, ["3", "5", "7"])
+    given = {**tables(), "rollouts": table("rollouts", rows)}
+    answers = pa.array(["3", None, None], pa.string())
+    place = given["prompts"].column_names.index("reference_answer")
+    given["prompts"] = given["prompts"].set_column(place, "reference_answer", answers)
+    run(given, context, rewards=[{"name": "numeric_answer"}])
+    [warning] = context.warnings
+    assert "no reward applies to 8 of 12 rollouts" in warning
+    assert f"The first is {rows[5]['rollout_id']}:" in warning

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.artifacts import path_of, read_folder, read_table, write_folder, write_table
+from pipeline.coefficients import AdaptiveKl, KlCoefficient
+from pipeline.config import Rejection, RolloutCorrection
 from pipeline.errors import TrainingError
 from pipeline.stage import Outputs
 from stages.update_policy import Settings, update_policy
@@ -24,9 +26,17 @@ from tests.unit.training.small import (
 ADVANTAGES = [[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, -0.3, -1.0, -0.7]]
 
 
-def _settings(**options: Any) -> Settings:
-    update = settings_of(**{"old_logprobs": "sampling", **options})
-    return Settings(seed=0, update=update, temperature=1.0, max_completion_tokens=12)
+def _settings(
+    correction: RolloutCorrection | None = None, reward_kl: KlCoefficient = 0.0, **options: Any
+) -> Settings:
+    return Settings(
+        seed=0,
+        update=settings_of(**{"old_logprobs": "sampling", **options}),
+        temperature=1.0,
+        max_completion_tokens=12,
+        correction=correction,
+        reward_kl=reward_kl,
+    )
 
 
 def _run(
@@ -128,7 +138,7 @@ def test_warm_up_and_step_count_go_on_along_the_chain(project: Path) -> None:
     assert made[1].metrics["learning_rate"] == pytest.approx(1e-3)
     assert made[1].metrics["optimizer_step"] == 6
     state = json.loads((path_of("optimizers", "i0002") / "state.json").read_text())
-    assert state == {"optimizer_step": 6}
+    assert state == {"optimizer_step": 6, "controllers": {}}
 
 
 def test_weights_move_by_the_learning_rate_of_the_step(project: Path) -> None:
@@ -294,6 +304,88 @@ def test_kl_against_the_reference_trains_rows_without_signal(project: Path) -> N
     k3 = [math.exp(min(each, 20.0)) - each - 1 for each in u]
     assert rows[4]["kl"] == pytest.approx(sum(k3) / len(k3), rel=1e-4)
     assert outputs.metrics["kl"] == outputs.tables["optimizer_steps"]["kl"][0].as_py() > 0
+
+
+def test_cut_off_completions_are_not_trained_on_if_the_recipe_says_so(project: Path) -> None:
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    reasons = ["length", *["stop"] * 11]
+    tables["rollouts"] = with_column(tables["rollouts"], "finish_reason", reasons)
+    first = _run(tables).tables["updates"].to_pylist()[0]
+    assert first["trained"]
+    outputs = _run(tables, mask_truncated=True)
+    rows = outputs.tables["updates"].to_pylist()
+    assert (rows[0]["trained"], rows[0]["reason"]) == (False, "cut off at the length limit")
+    assert rows[1]["trained"]
+    step = outputs.tables["optimizer_steps"].to_pylist()[0]
+    assert step["tokens"] == 42 - 2  # its two tokens leave the denominator
+    assert outputs.metrics["frac_rows_emptied"] == pytest.approx(1 / 12)
+
+
+def test_rollouts_of_an_engine_that_differs_are_weighed(project: Path) -> None:
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)  # sampling_logprobs are -0.5
+    measured = _with_logprobs(tables, old_logprobs=-0.25)
+    correction = RolloutCorrection(weights="token_truncate", max=1.2)
+    plain = _run(measured, old_logprobs="measured", epochs=2)
+    outputs = _run(measured, old_logprobs="measured", epochs=2, correction=correction)
+    rows = outputs.tables["updates"].to_pylist()
+    assert rows[0]["rollout_weight"] == pytest.approx(1.2)  # exp(0.25) is 1.28
+    assert plain.tables["updates"].to_pylist()[0]["rollout_weight"] is None
+    first, weighed = (
+        made.tables["optimizer_steps"]["loss"][0].as_py() for made in (plain, outputs)
+    )
+    assert weighed == pytest.approx(1.2 * first, rel=1e-5)
+    assert outputs.metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(1.2)
+    assert outputs.metrics["rollout_corr/rollout_is_eff_sample_size"] == pytest.approx(1.0)
+
+
+def test_rejected_rollouts_leave_the_denominators(project: Path) -> None:
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    sampling = [list(row) for row in tables["rollouts"]["sampling_logprobs"].to_pylist()]
+    sampling[0] = [-3.0] * len(sampling[0])
+    tables["rollouts"] = with_column(tables["rollouts"], "sampling_logprobs", sampling)
+    correction = RolloutCorrection(
+        weights=None, reject=[Rejection(statistic="sequence_mean_k3", high=0.5)]
+    )
+    outputs = _run(
+        _with_logprobs(tables, old_logprobs=-0.5), correction=correction, old_logprobs="measured"
+    )
+    row = outputs.tables["updates"].to_pylist()[0]
+    assert (row["trained"], row["reason"]) == (False, "rejected by rollout_correction")
+    assert outputs.tables["optimizer_steps"]["tokens"][0].as_py() == 42 - 2
+
+
+def test_coefficients_that_follow_a_target_go_on_along_the_chain(project: Path) -> None:
+    digest = write_policy().content_hash
+    loss = {
+        "name": "dapo",
+        "entropy_coef": {"start": 0.0, "target": 99.0, "delta": 0.01, "max": 0.025},
+        "kl_coef": {"start": 0.5, "target": 0.001, "horizon": 12},
+    }
+    previous, coefficients = "i0000", []
+    for key in ("i0001", "i0002"):
+        tables = tables_for(digest, ADVANTAGES, iteration=key)
+        outputs = _run(
+            _with_logprobs(tables, ref_logprobs=-1.0), key, previous, loss=loss, epochs=2
+        )
+        digest, previous = _write(outputs, key), key
+        coefficients += [
+            (row["entropy_coef"], row["kl_coef"])
+            for row in outputs.tables["optimizer_steps"].to_pylist()
+        ]
+    entropy, kl = zip(*coefficients, strict=True)
+    assert entropy == pytest.approx((0.0, 0.01, 0.02, 0.025))
+    assert kl == pytest.approx((0.5, 0.5, 0.6, 0.6))  # far above the target: a fifth in 12 rows
+
+
+def test_the_coefficient_of_a_kl_in_the_reward_follows_the_measured_kl(project: Path) -> None:
+    digest = write_policy().content_hash
+    tables = _with_logprobs(
+        tables_for(digest, ADVANTAGES), old_logprobs=-0.5, ref_logprobs=-0.6
+    )  # k1 is 0.1 on every token
+    reward_kl = AdaptiveKl(start=0.5, target=0.09, horizon=12)
+    _write(_run(tables, reward_kl=reward_kl), "i0001")
+    state = json.loads((path_of("optimizers", "i0001") / "state.json").read_text())
+    assert state["controllers"] == {"kl_coef": pytest.approx(0.5 * (1 + 0.1 / 0.09 - 1))}
 
 
 def test_epochs_and_steps(project: Path) -> None:

@@ -150,6 +150,7 @@ def _table(kind: str, place: str, key: str, mark: str) -> pa.Table:
         "logprobs": [],
         "advantages": [{**ids, **_advantage(reward)} for ids, reward in scored],
         "updates": [{**ids, "trained": True, "loss_share": 0.1} for ids, _ in scored],
+        "history": [_asked(row["prompt_id"], key) for row in prompts if int(key[-4:])],
         "optimizer_steps": [_optimizer_step(key, number) for number in (1, 2)],
         "evaluations": [
             {**row, **_score(reward), "set": "heldout", "greedy": False, "prompt": ""}
@@ -171,6 +172,12 @@ def _score(reward: float) -> dict[str, Any]:
 
 def _advantage(reward: float) -> dict[str, Any]:
     return {"advantage": reward - 0.5, "informative": True, "kept": True}
+
+
+def _asked(prompt_id: str, key: str) -> dict[str, Any]:
+    counts = {"times_asked": int(key[-4:]), "times_informative": 1, "scored_rollouts": 2}
+    ids = {"prompt_id": prompt_id, "iteration": key, "last_iteration": key}
+    return {**ids, **counts, "last_informative": True}
 
 
 def _optimizer_step(key: str, number: int) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def test_every_artifact_is_an_input_with_its_md5(shown: Shown) -> None:
         *(f"{kind}/i0002" for kind in ("prompts", "rollouts", "scores", "logprobs", "advantages")),
         *(f"{kind}/i0002" for kind in ("updates", "optimizer_steps", "evaluations")),
         *(f"{kind}/{key}" for kind in ("policies", "optimizers") for key in ("i0001", "i0002")),
+        *("history/i0001", "history/i0002"),
         *("policies/i0000", "data/train", "data/evaluation"),
     }
     rollouts = inputs["rollouts/i0002"]

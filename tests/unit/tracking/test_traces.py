@@ -11,13 +11,17 @@ from tests.unit.tracking.project import Project
 
 def test_the_sample_goes_from_the_lowest_reward_to_the_highest() -> None:
     rewards = [0.9, 0.1, None, 0.5, 0.7, 0.3]
-    frame = pl.DataFrame({"rollout_id": list("abcdef"), "reward": rewards})
+    frame = pl.DataFrame({"rollout_id": list("abcdef"), "reward": rewards, "greedy": False})
     # in order: c (null), b .1, f .3, d .5, e .7, a .9; of 3 the first, the middle (2.5 rounds to 2) and the last
     assert [row["rollout_id"] for row in sample(frame, 3)] == ["c", "f", "a"]
     assert [row["rollout_id"] for row in sample(frame, 99)] == list("cbfdea")
     assert [row["rollout_id"] for row in sample(frame, 1)] == ["c"]
     assert sample(frame, 0) == []
     assert sample(frame.clear(), 3) == []
+    best = pl.col("rollout_id") == "a"
+    assert [row["rollout_id"] for row in sample(frame.with_columns(greedy=best), 99)] == list(
+        "cbfde"
+    )
 
 
 def traces_of(project: Project) -> list[Any]:

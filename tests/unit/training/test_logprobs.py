@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pipeline.policies.loading import load_model
-from pipeline.tokens import Ragged, TokenBatch, token_batch
+from pipeline.ragged import Ragged
+from pipeline.tokens import TokenBatch, token_batch
 from pipeline.training.logprobs import completion_logprobs, selected_logprobs
 from tests.unit.training.small import write_model
 

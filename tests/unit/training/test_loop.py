@@ -1,12 +1,16 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from pipeline.losses.dapo import Dapo
 from pipeline.policies.loading import load_model, prepare_torch
+from pipeline.ragged import Ragged
+from pipeline.registry import build, menu
 from pipeline.tokens import token_batch
 from pipeline.training.checkpoint import checkpoint_layers
 from pipeline.training.logprobs import completion_logprobs
@@ -14,6 +18,7 @@ from pipeline.training.loop import PolicyUpdate
 from pipeline.training.optimizer import OptimizerState
 from pipeline.training.records import LoopSettings
 from pipeline.training.rows import TrainingRows, training_rows
+from pipeline.training.window import Window, window_of
 from tests.unit.training.small import RUNTIME, settings_of, tables_for, write_model
 
 ADVANTAGES = [[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, -0.3, -1.0, -0.7]]
@@ -39,6 +44,13 @@ def _rows(update: Any, **columns: Any) -> TrainingRows:
     return training_rows(tables_for("digest", ADVANTAGES, **columns), update, "digest")
 
 
+def _numbers(rows: TrainingRows, seed: int, low: float, high: float) -> Ragged:
+    """One number per completion token."""
+    lengths = rows.completions.lengths
+    values = np.random.default_rng(seed).uniform(low, high, lengths.sum())
+    return Ragged(values.astype(np.float32), lengths)
+
+
 def _update(folder: Path, rows: TrainingRows | None = None, **options: Any) -> PolicyUpdate:
     update = settings_of(old_logprobs="sampling", **options)
     model = load_model(folder, torch.device("cpu"), for_training=True)
@@ -46,10 +58,17 @@ def _update(folder: Path, rows: TrainingRows | None = None, **options: Any) -> P
     return PolicyUpdate(model, rows or _rows(update), settings, OptimizerState())
 
 
+def _window(update: PolicyUpdate, index: NDArray[np.int64]) -> Window:
+    recipe = update.settings.update
+    return window_of(update.rows, index, recipe.loss, recipe.top_entropy)
+
+
 def _gradient(update: PolicyUpdate, index: list[int] | None = None) -> torch.Tensor:
     rows = update.rows
     chosen = np.flatnonzero(update.computed) if index is None else np.array(index)
-    update._accumulate(chosen, len(rows), int(rows.trained_tokens.sum()), lambda *_: None)
+    update._accumulate(
+        chosen, _window(update, np.arange(len(rows))), update.controllers.loss(), lambda *_: None
+    )
     return torch.cat([value.grad.flatten() for value in update.parameters.values()])
 
 
@@ -57,11 +76,95 @@ def _close(got: torch.Tensor, want: torch.Tensor) -> None:
     assert (got - want).norm() / want.norm() < 1e-5
 
 
-@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo"])
-def test_the_gradient_does_not_depend_on_micro_batches(folder: Path, loss: str) -> None:
-    whole = _gradient(_update(folder, loss=loss))
+INDEPENDENT = [
+    name
+    for name in menu("losses")
+    if name != "cispo" and not build("losses", name).depends_on_split  # type: ignore[attr-defined]
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"loss": name} for name in INDEPENDENT),
+        {"loss": {"name": "cispo", "cap": 5.0}},
+        {"loss": {"name": "dapo", "entropy_coef": 0.3}},
+        {"loss": {"name": "grpo", "entropy_coef": 0.3}, "top_entropy": 0.4},
+        {"loss": {"name": "grpo", "count_empty_rows": False}},
+        {"loss": {"name": "grpo", "aggregation": "group_mean"}},
+    ],
+    ids=str,
+)
+def test_the_gradient_does_not_depend_on_micro_batches(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    rows = _rows(settings_of(old_logprobs="sampling"))
+    mask = Ragged(rows.loss_mask.values.copy(), rows.loss_mask.lengths)
+    mask.values[mask.row_of == 2] = False  # a row without tokens
+    rows = replace(
+        rows,
+        loss_mask=mask,
+        rollout_weights=_numbers(rows, 1, 0.5, 1.5),
+        old_entropies=_numbers(rows, 2, 0.0, 1.0) if "top_entropy" in options else None,
+    )
+    whole = _gradient(_update(folder, rows, **options))
     for budget in (1, 20, 37):  # row by row, and packed by two budgets
-        _close(_gradient(_update(folder, loss=loss, micro_batch_tokens=budget)), whole)
+        _close(_gradient(_update(folder, rows, micro_batch_tokens=budget, **options)), whole)
+
+
+def test_only_tokens_of_high_entropy_in_the_whole_step_carry_the_policy_term(folder: Path) -> None:
+    rows = _rows(settings_of(old_logprobs="sampling"))
+    rows = replace(rows, old_entropies=_numbers(rows, 2, 0.0, 1.0))
+    update = _update(folder, rows, top_entropy=0.25)
+    index = np.arange(8)  # two groups of three
+    window = _window(update, index)
+    assert rows.old_entropies is not None
+    assert window.policy_mask is not None
+    inside = rows.loss_mask.places(index)
+    entropies, chosen = rows.old_entropies.values, window.policy_mask.values
+    assert chosen.sum() == window.policy_tokens == round(0.25 * len(inside))
+    assert (
+        entropies[chosen].min() > np.delete(entropies[inside], np.flatnonzero(chosen[inside])).max()
+    )
+    assert not np.delete(chosen, inside).any()
+    assert (window.rows, window.tokens) == (8, len(inside))
+
+
+def test_rows_without_tokens_are_left_out_of_the_rows_of_a_step_if_the_loss_says_so(
+    folder: Path,
+) -> None:
+    rows = _rows(settings_of(old_logprobs="sampling"))
+    mask = Ragged(rows.loss_mask.values & (rows.loss_mask.row_of != 2), rows.loss_mask.lengths)
+    for count, want in ((True, 12), (False, 11)):
+        loss = {"name": "grpo", "count_empty_rows": count}
+        update = _update(folder, replace(rows, loss_mask=mask), loss=loss)
+        assert _window(update, np.arange(12)).rows == want
+
+
+def test_an_entropy_bonus_pushes_entropy_up_by_its_own_gradient(folder: Path) -> None:
+    rows = _rows(settings_of(old_logprobs="sampling"))
+    rows = replace(rows, advantages=np.zeros(12))
+    update = _update(folder, rows, loss={"name": "dapo", "entropy_coef": 0.5})
+    found = _gradient(update)
+    model, total = update.model, torch.zeros(())
+    model.zero_grad()
+    for row in range(len(rows)):
+        prompt, completion = (
+            lists.rows(np.array([row])).values.tolist()
+            for lists in (rows.prompts, rows.completions)
+        )
+        logits = model(torch.tensor([prompt + completion])).logits[0] / 0.9
+        table = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+        total = total - (table.exp() * table).sum()
+    (-0.5 * total / rows.trained_tokens.sum()).backward()
+    _close(found, torch.cat([value.grad.flatten() for value in update.parameters.values()]))
+
+
+def test_rollout_weights_multiply_the_policy_term(folder: Path) -> None:
+    rows = _rows(settings_of(old_logprobs="sampling"))
+    twice = Ragged(np.full(len(rows.completions.values), 2.0), rows.completions.lengths)
+    weighed = _gradient(_update(folder, replace(rows, rollout_weights=twice)))
+    _close(weighed, 2 * _gradient(_update(folder, rows)))
 
 
 def test_rows_without_signal_change_nothing_but_the_time(folder: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pipeline.errors import ArtifactError, TrainingError
+from pipeline.training.controllers import read_state
 from pipeline.training.optimizer import (
     OptimizerState,
     empty_optimizer_state,
@@ -39,8 +40,20 @@ def _steps(parameters: Any, settings: Any, state: OptimizerState, count: int) ->
 def test_a_fresh_chain_needs_no_torch_and_has_taken_no_step(tmp_path: Path) -> None:
     empty_optimizer_state()(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
-    assert json.loads((tmp_path / "state.json").read_text()) == {"optimizer_step": 0}
+    content = json.loads((tmp_path / "state.json").read_text())
+    assert content == {"optimizer_step": 0, "controllers": {}}
     assert read_optimizer_state(tmp_path) == OptimizerState(0, {}, {})
+
+
+def test_controllers_can_be_read_alone(tmp_path: Path) -> None:
+    state = OptimizerState(3, controllers={"kl_coef": 0.1 + 0.2})
+    optimizer_state_writer(state)(tmp_path)
+    assert read_state(tmp_path) == (3, {"kl_coef": 0.1 + 0.2})
+    assert read_optimizer_state(tmp_path) == state
+    for broken in ('{"optimizer_step": 3}', '{"controllers": [], "optimizer_step": 3}', "{"):
+        (tmp_path / "state.json").write_text(broken)
+        with pytest.raises(ArtifactError, match="is not an optimizer state"):
+            read_state(tmp_path)
 
 
 def test_resuming_from_disk_is_exact(tmp_path: Path) -> None:

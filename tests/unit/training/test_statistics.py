@@ -20,6 +20,7 @@ def _rows(mask: list[list[int]] | None = None) -> dict[str, np.ndarray]:
         ratio=torch.tensor([[0.5, 1.0, 4.0]] * 2),
         clipped_low=torch.tensor([[True, False, False], [False] * 3]),
         clipped_high=torch.tensor([[False] * 3, [True, False, True]]),
+        policy_loss=torch.tensor(0.0),
         kl=torch.tensor([[0.3, 0.0, 0.0], [0.3, 0.6, 0.0]]),
         row_metrics={"own/metric": torch.tensor([1.0, 2.0])},
     )
@@ -67,6 +68,31 @@ def test_a_row_without_tokens_has_no_share_and_no_extreme() -> None:
     assert metrics["clip_ratio/low_min"] == 0
     assert metrics["clip_ratio/high_max"] == pytest.approx(2 / 3)
     assert metrics["ratio/min"] == 0.5
+
+
+def test_where_rows_are_counted_a_row_without_tokens_is_one_that_is_not_clipped() -> None:
+    rows = _rows([[0, 0, 0], [1, 1, 1]])
+    whole = {**rows, "clipped_low": np.array([0.0, 3.0])}
+    metrics = step_metrics(whole, per_row=True)
+    assert metrics["clip_ratio/low_mean"] == 0.5
+    assert metrics["clip_ratio/low_min"] == 0
+    alone = {name: values[1:] for name, values in whole.items()}
+    assert step_metrics(alone, per_row=True)["clip_ratio/low_min"] == 1
+    skipped = step_metrics(alone, per_row=True, skipped_tokens=np.array([0.0]))
+    assert skipped["clip_ratio/low_min"] == 0
+
+
+def test_rows_that_are_masked_throughout_have_a_kl_of_0() -> None:
+    metrics = step_metrics(_rows([[0, 0, 0], [0, 0, 0]]), per_row=False)
+    assert metrics["kl"] == metrics["entropy"] == 0  # as TRL, which divides by at least 1
+    assert math.isnan(metrics["clip_ratio/low_min"])
+
+
+def test_further_names_repeat_a_metric() -> None:
+    metrics = step_metrics(
+        _rows(), False, further_names={"cispo_clip_ratio": "clip_ratio/high_mean"}
+    )
+    assert metrics["cispo_clip_ratio"] == metrics["clip_ratio/high_mean"] == pytest.approx(2 / 6)
 
 
 def test_nothing_to_average_is_nan_and_never_an_error() -> None:

@@ -1,0 +1,69 @@
+"""gdpo: each reward function is normalised in its group before the weighted sum.
+
+    z_{i,k} = (r_{i,k} − μ_{g,k}) / (σ_{g,k} + eps)      0 where missing or without spread
+    s_i = Σ_k w_k z_{i,k}
+    A_i = (s_i − mean(s)) / (std(s) + eps)               whiten: completion, over the rows of the batch (TRL 1.16)
+    A_i = (s_i − mean(s)) / sqrt(var(s) + 1e-8)          whiten: token, each s_i once per trained-on token (verl)
+
+GDPO, arXiv 2601.05242; TRL `multi_objective_aggregation="normalize_then_sum"`, there and in verl with `std_ddof: 1`.
+Against GRPO: a reward with a wide range cannot drown the others, so weights are what they say, and answers with equal
+totals still differ if their parts do. With `token` long answers count more and a group without spread is moved off 0.
+Rows without a reward or without a scorable sibling get 0.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
+from pipeline.advantages.kl_reward import refuse_penalty
+from pipeline.advantages.moments import NOISE, Ddof, Eps, moments_of, normalizing, std_of, whitening
+
+
+class Gdpo(AdvantageEstimator):
+    """Weighted sum of the z-scores of each reward function.
+
+    Attributes:
+        whiten: what counts once in the last step: a completion or a token.
+        std_ddof: 0 = population deviation, 1 = sample deviation; `token` always takes the sample deviation last.
+        eps: added to σ.
+    """
+
+    takes_penalty: ClassVar[bool] = False
+
+    whiten: Literal["completion", "token"] = "completion"
+    std_ddof: Ddof = 0
+    eps: Eps = 1e-4
+
+    def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
+        """Advantages of a batch.
+
+        Raises:
+            ConfigError: if there is a KL penalty in the rewards.
+        """
+        refuse_penalty(inputs, "gdpo")
+        rows = len(inputs.rewards)
+        total = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
+        score, size, spread = np.zeros(rows), np.zeros(rows), np.zeros(rows, dtype=bool)
+        for weight, values in zip(inputs.weights, inputs.components.T, strict=True):
+            if weight != 0:
+                part = moments_of(values, inputs.groups, self.std_ddof)
+                signal = part.spread & ~np.isnan(values)
+                z = (values[signal] - part.mean[signal]) / (part.std[signal] + self.eps)
+                score[signal] += weight * z
+                size[signal] += np.abs(weight * z)
+                spread |= part.spread
+        score[np.abs(score) <= NOISE * size] = 0.0  # parts that cancel leave rounding
+        score[~inputs.scorable] = np.nan
+        if self.whiten == "token":
+            counted = inputs.scorable & (total.count > 1)
+            mean, factor = whitening(np.repeat(score[counted], inputs.lengths[counted]))
+        else:
+            counted = inputs.scorable & spread  # without spread, s is 0, and so is the batch's mean
+            mean, factor = normalizing(score, self.std_ddof, self.eps)
+        advantages = np.zeros(rows)
+        advantages[counted] = (score[counted] - mean) * factor
+        std = np.full(rows, std_of(score, self.std_ddof))
+        return AdvantageOutputs(advantages, total.mean, std, spread)

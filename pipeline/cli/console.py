@@ -1,0 +1,39 @@
+"""How commands print tables: as wide as the terminal, or as a file reads well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDTH_IN_FILES = 120
+
+
+def console() -> Console:
+    """Where tables go; without a terminal they are WIDTH_IN_FILES wide."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(width=WIDTH_IN_FILES, highlight=False)
+
+
+def table(first: str, *numbers: str) -> Table:
+    """A table of plain text: names on the left, numbers on the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column(Text(first))
+    for name in numbers:
+        made.add_column(Text(name), justify="right")
+    return made
+
+
+def show(title: str, shown: Table) -> None:
+    """Prints a table under its title."""
+    where = console()
+    where.print(title, markup=False, soft_wrap=True)
+    where.print(shown)

@@ -1,0 +1,90 @@
+"""`rollbook what-if`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.params import read_params
+
+if TYPE_CHECKING:
+    from pipeline.what_if import WhatIf
+
+SHARES = ("clipped low", "clipped high", "gradient on the top")
+"""Beginnings of the names of numbers that are shown in percent."""
+
+
+@click.command("what-if")
+@click.argument("iteration")
+@click.option("--loss", metavar="SPEC", help="A loss: its name, or {name: cispo, cap: 5.0}.")
+@click.option("--estimator", metavar="SPEC", help="An advantage estimator, in the same form.")
+@click.option("--recipe", metavar="R", help="Take the whole objective of this recipe.")
+def what_if(iteration: str, loss: str | None, estimator: str | None, recipe: str | None) -> None:
+    """Evaluate another loss or estimator on the stored tables of ITERATION, without a model.
+
+    The policy is as each rollout was last seen in training, all kept rollouts are one step.
+
+    Example: rollbook what-if i0003 --loss gspo
+    """
+    from pipeline.what_if import what_if as evaluate
+
+    params = read_params()
+    problems = []
+    if iteration not in params.iterations:
+        hint = nearest(iteration, params.iterations)
+        problems.append(Problem("ITERATION", f"there is no iteration {iteration!r}; {hint}"))
+    if recipe is not None and recipe not in params.recipes:
+        hint = nearest(recipe, params.recipes)
+        problems.append(Problem("--recipe", f"there is no recipe {recipe!r}; {hint}"))
+    if not (loss or estimator or recipe):
+        problems.append(Problem("", "say what should be otherwise: --loss, --estimator, --recipe"))
+    if problems:
+        raise ConfigError(problems, "rollbook what-if")
+    found = evaluate(
+        params, iteration, _spec("--loss", loss), _spec("--estimator", estimator), recipe
+    )
+    other = ", ".join(filter(None, (recipe, loss, estimator)))
+    print_table(found, f"{iteration} as it was ({params.iterations[iteration].recipe})", other)
+
+
+def print_table(found: WhatIf, was: str, other: str) -> None:
+    """The numbers of both side by side."""
+    from pipeline.cli.console import show, table
+
+    shown = table("", was, f"with {other}")
+    for name, value in found.was.numbers.items():
+        shown.add_row(name, _number(name, value), _number(name, found.would_be.numbers[name]))
+    for here, there in zip(found.was.lengths, found.would_be.lengths, strict=True):
+        span = f"{here.least} to {here.most}" if here.least < here.most else f"{here.most}"
+        label = f"gradient on completions of {span} tokens ({here.tokens:.0%} of tokens)"
+        shown.add_row(label, f"{here.gradient:.1%}", f"{there.gradient:.1%}")
+    shown.add_row("advantages with the other sign", "", f"{found.sign_flips:.1%}")
+    show("What if", shown)
+    if found.not_trained:
+        click.echo(
+            f"{found.not_trained} of {len(found.was.advantages)} kept rollouts were not computed in training "
+            "(their gradient was 0), so their ratio counts as 1"
+        )
+
+
+def _spec(option: str, text: str | None) -> Any:
+    """A spec as params.yaml would hold it: a name or a mapping."""
+    if text is None:
+        return None
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ConfigError([Problem(option, " ".join(str(error).split()))], option) from None
+
+
+def _number(name: str, value: float) -> str:
+    if value != value:
+        return "–"
+    if name.startswith(SHARES):
+        return f"{value:.1%}"
+    return f"{value:d}" if isinstance(value, int) else f"{value:.4g}"

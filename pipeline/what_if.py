@@ -1,0 +1,299 @@
+"""What another loss or estimator would have made of an iteration: its stored tables, evaluated without a model.
+
+The policy is as each rollout was last seen in training; a rollout that was not trained on counts as not moved. All kept
+rollouts are one step. Everything is computed by the code that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from pipeline.artifacts import path_of, read_table
+from pipeline.coefficients import start_of
+from pipeline.component import problems_of
+from pipeline.config import Params, Recipe
+from pipeline.errors import ConfigError, RollbookError
+from pipeline.estimation import (
+    advantages_table,
+    aligned,
+    estimate,
+    estimator_inputs,
+    group_labels,
+    old_and_reference,
+    sampled_rows,
+)
+from pipeline.ragged import Ragged
+from pipeline.training.mismatch import mismatch_metrics
+from pipeline.training.rows import TrainingRows, training_rows
+from pipeline.training.statistics import joined, row_statistics, step_metrics
+from pipeline.training.window import loss_inputs, window_of
+
+if TYPE_CHECKING:
+    from pipeline.losses.base import Loss, LossInputs, LossOutputs
+
+TABLES = ("prompts", "rollouts", "scores", "logprobs", "advantages", "updates")
+DIFFERENCE = "sampling/sampling_logp_difference/mean"
+PARTS = 4
+"""Into so many parts of about as many rollouts completions are divided by length."""
+TOP_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The rollouts whose completions are about as long.
+
+    Attributes:
+        least, most: tokens of a completion, masked ones included, so that two recipes have the same parts.
+        tokens: share of all tokens.
+        gradient: share of Σ|∂loss/∂log-prob|.
+    """
+
+    least: int
+    most: int
+    tokens: float
+    gradient: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a recipe makes of an iteration.
+
+    Attributes:
+        advantages: [K] of the kept rollouts, those a token at a time averaged.
+        numbers: by name; NaN where there is nothing to measure.
+        lengths: the kept rollouts by length, shortest first.
+    """
+
+    advantages: NDArray[np.float64]
+    numbers: Mapping[str, float]
+    lengths: list[Lengths]
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Two ways to train on the same tables.
+
+    Attributes:
+        was, would_be: the iteration's recipe, and the other.
+        sign_flips: share of the kept rollouts that one pushes up and the other down.
+        not_trained: kept rollouts that the update did not compute, so that their policy counts as not moved.
+    """
+
+    was: Figures
+    would_be: Figures
+    sign_flips: float
+    not_trained: int
+
+
+def what_if(
+    params: Params,
+    key: str,
+    loss: object = None,
+    estimator: object = None,
+    recipe: str | None = None,
+) -> WhatIf:
+    """Evaluates the iteration `key` as it was and as it would be.
+
+    Args:
+        params: of the project; `key` is one of its iterations.
+        key: whose tables are read.
+        loss, estimator: specs as in params.yaml, in place of the recipe's; None: the recipe's.
+        recipe: name of another recipe whose objective is taken; default the iteration's own.
+
+    Raises:
+        ArtifactError: if a table is missing, or lacks what the estimator reads.
+        ConfigError: for a spec that is not valid in this recipe.
+        RollbookError: if torch is not installed, or the loss needs log-probs that were not stored.
+    """
+    own = params.recipe_of(key)
+    other = _changed(own, own if recipe is None else params.recipes[recipe], loss, estimator)
+    tables = {kind: read_table(path_of(kind, key), kind)[0] for kind in TABLES}
+    tables["scores"] = aligned(tables["scores"], tables["rollouts"], "scores")
+    if tables["logprobs"].num_rows:
+        tables["logprobs"] = aligned(tables["logprobs"], tables["rollouts"], "logprobs")
+    _refuse_missing(other, tables["logprobs"], key)
+    advantages = _advantages(other, tables)
+    was = _figures(own, tables)
+    would_be = _figures(other, {**tables, "advantages": advantages})
+    kept = tables["advantages"]["kept"].to_numpy()
+    return WhatIf(
+        was,
+        would_be,
+        float(np.mean(np.sign(was.advantages) * np.sign(would_be.advantages) < 0)),
+        int((kept & ~tables["updates"]["trained"].to_numpy()).sum()),
+    )
+
+
+def _changed(own: Recipe, other: Recipe, loss: object, estimator: object) -> Recipe:
+    """The iteration's recipe with another objective. What made the stored log-probs stays as it was.
+
+    Raises:
+        ConfigError: if the parts do not go together.
+    """
+    mine = own.update_policy
+    stored = ("old_logprobs", "epochs", "optimizer_steps", "precision")
+    update = {
+        **_fields(other.update_policy),
+        **{name: getattr(mine, name) for name in stored},
+        **({} if loss is None else {"loss": loss}),
+    }
+    compute = _fields(other.compute_advantages)
+    if estimator is not None:
+        compute["estimator"] = estimator
+    try:
+        return Recipe.model_validate(
+            {**_fields(own), "compute_advantages": compute, "update_policy": update}
+        )
+    except ValidationError as error:
+        raise ConfigError(problems_of(error), "what-if") from None
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in type(model).model_fields}
+
+
+def _refuse_missing(recipe: Recipe, logprobs: pa.Table, key: str) -> None:
+    def stored(name: str) -> bool:
+        return logprobs.num_rows > 0 and not logprobs[name].null_count
+
+    loss = recipe.update_policy.loss
+    if recipe.needs_reference and not stored("ref_logprobs"):
+        raise RollbookError(
+            f"{key} has no log-probs of the reference policy, and the objective has a KL term",
+            f"set kl_coef: 0, such as --loss '{{name: {loss.name}, kl_coef: 0}}'",
+        )
+    if recipe.rollout_correction is not None and not stored("old_logprobs"):
+        raise RollbookError(
+            f"{key} has no log-probs of the trainer's own, so rollout correction has nothing to compare with",
+            "take a recipe with update_policy.rollout_correction: off",
+        )
+    if recipe.update_policy.top_entropy < 1 and not stored("entropies"):
+        raise RollbookError(
+            f"{key} has no entropies, and the recipe trains on the tokens of the highest only",
+            "take a recipe with update_policy.top_entropy: 1",
+        )
+
+
+def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """The advantages table that the recipe would have made; the same rollouts are kept."""
+    rollouts, compute = tables["rollouts"], recipe.compute_advantages
+    groups = group_labels(rollouts, recipe.generate_rollouts.group_size)
+    weights = {reward.column: reward.weight for reward in recipe.score_rollouts.rewards}
+    given = estimator_inputs(
+        rollouts, tables["scores"], tables["logprobs"], groups, weights, compute.reward_clip
+    )
+    measured = old_and_reference(tables["logprobs"], rollouts) if compute.needs_reference else None
+    estimated, _ = estimate(compute, given, measured, start_of(compute.kl_coef))
+    kept = np.asarray(tables["advantages"]["kept"].to_numpy())[sampled_rows(rollouts)]
+    return advantages_table(rollouts, groups, estimated, kept)
+
+
+def _figures(recipe: Recipe, tables: Mapping[str, pa.Table]) -> Figures:
+    """All kept rollouts as one step, in float64."""
+    try:
+        import torch
+    except ImportError:
+        raise RollbookError(
+            "torch is not installed, so losses cannot be evaluated", "pip install 'rollbook[train]'"
+        ) from None
+
+    update = recipe.update_policy
+    digest = tables["rollouts"]["policy_digest"][0].as_py()
+    rows = training_rows(tables, update, digest, recipe.rollout_correction)
+    loss = update.loss.with_coefficients(start_of(update.loss.kl_coef), 0.0)
+    index = np.flatnonzero(rows.kept)
+    policy = _policy_logprobs(rows, tables["updates"]).rows(index)
+    inputs = loss_inputs(
+        rows,
+        index,
+        window_of(rows, index, loss, update.top_entropy),
+        torch.from_numpy(policy.padded(0.0)).requires_grad_(),
+        None,
+        recipe.generate_rollouts.max_completion_tokens,
+    )
+    outputs = loss(inputs)
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.policy_logprobs)
+    weights = gradient.abs().where(inputs.loss_mask, 0.0).numpy()
+    return Figures(
+        rows.advantages[rows.kept],
+        _numbers(rows, tables["advantages"], loss, inputs, outputs, weights),
+        _by_length(rows.completions.lengths[rows.kept], weights.sum(-1)),
+    )
+
+
+def _policy_logprobs(rows: TrainingRows, updates: pa.Table) -> Ragged:
+    """As last seen; of rollouts that were not computed, those of the policy before the update."""
+    before = rows.sampling_logprobs if rows.old_logprobs is None else rows.old_logprobs
+    values = before.values.astype(np.float64)
+    trained = np.flatnonzero(updates["trained"].to_numpy())
+    seen = Ragged.from_column(updates["policy_logprobs"].take(trained))
+    values[before.places(trained)] = seen.values
+    return Ragged(values, before.lengths)
+
+
+def _numbers(
+    rows: TrainingRows,
+    advantages: pa.Table,
+    loss: Loss,
+    inputs: LossInputs,
+    outputs: LossOutputs,
+    weights: NDArray[np.float64],
+) -> dict[str, float]:
+    metrics = step_metrics(joined([row_statistics(inputs, outputs)]), loss.per_row)
+    ratios = outputs.ratio[inputs.loss_mask].numpy()
+    informative = advantages["informative"].to_numpy() & rows.kept
+    ranked = np.sort(weights[inputs.loss_mask.numpy()])[::-1]
+    top = ranked[: max(1, round(TOP_SHARE * len(ranked)))]
+    old = rows.old_logprobs
+    measured = old is not None and old is not rows.sampling_logprobs
+    mismatch = (
+        mismatch_metrics(old, rows.sampling_logprobs, rows.loss_mask)
+        if measured and old is not None
+        else {}
+    )
+    return {
+        "kept groups": rows.kept_groups,
+        "informative groups": len(np.unique(rows.groups[informative])),
+        "mean |advantage|": float(np.abs(rows.advantages[rows.kept]).mean()),
+        "ratio, mean": metrics["ratio/mean"],
+        "ratio, largest": metrics["ratio/max"],
+        "clipped low": metrics["clip_ratio/low_mean"],
+        "clipped high": metrics["clip_ratio/high_mean"],
+        "effective sample size": _effective(ratios),
+        "trainer − engine, mean |nats|": mismatch.get(DIFFERENCE, float("nan")),
+        f"gradient on the top {TOP_SHARE:.0%} of tokens": _share(top.sum(), ranked.sum()),
+        "loss": float(outputs.loss.detach()),
+        "KL": metrics.get("kl", float("nan")),
+    }
+
+
+def _effective(ratios: NDArray[np.float64]) -> float:
+    """(Σw)² / (N Σw²): the share of the tokens that would say as much if all weighed the same."""
+    return _share(ratios.sum() ** 2, len(ratios) * np.square(ratios).sum())
+
+
+def _by_length(tokens: NDArray[np.int64], weights: NDArray[np.float64]) -> list[Lengths]:
+    """Rollouts of equal length stay together: where many are equally long there are fewer than PARTS parts."""
+    edges = np.unique(np.quantile(tokens, np.arange(1, PARTS) / PARTS, method="lower"))
+    part_of = np.searchsorted(edges, tokens)
+    parts = [np.flatnonzero(part_of == part) for part in np.unique(part_of)]
+    return [
+        Lengths(
+            int(tokens[part].min()),
+            int(tokens[part].max()),
+            _share(tokens[part].sum(), tokens.sum()),
+            _share(weights[part].sum(), weights.sum()),
+        )
+        for part in parts
+    ]
+
+
+def _share(part: Any, whole: Any) -> float:
+    return float(part) / float(whole) if whole else float("nan")

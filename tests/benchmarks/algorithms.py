@@ -1,0 +1,245 @@
+"""Does every preset lift the reward? All of them on the same data, base policy and sizes; writes reports/algorithms.md.
+
+`python -m tests.benchmarks algorithms` trains each preset for ITERATIONS iterations with seeds 0 to 2, two at a time,
+through the stages' own functions. What is done is kept below SCRATCH and not done again; delete it to start anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import ROOT as ARTIFACTS
+from pipeline.artifacts import path_of, read_json
+from pipeline.atomic import replacing
+from pipeline.code import SCRATCH as PROJECT_SCRATCH
+from pipeline.config import BASE_KEY, Params
+from pipeline.params import parse_params, parse_yaml, read_params, read_yaml, resolve_recipes
+from pipeline.presets import presets, read_preset
+from pipeline.recipe_diff import NOTHING, differences
+from pipeline.recipe_text import Task, recipe_text
+from tests.benchmarks.tables import markdown
+from tests.in_process import make_base, run_stage, train
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "reports" / "algorithms.md"
+SCRATCH = ROOT / PROJECT_SCRATCH / "algorithms"
+LIKE = "grpo"
+"""The shipped recipe: sizes and task are its own; its row in the table is the yardstick."""
+ITERATIONS = 8
+SEEDS = (0, 1, 2)
+WORKERS = 2
+SCORE = "eval/heldout/mean_at_4"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One preset with one seed.
+
+    Attributes:
+        start, end: share of right answers to the held-out prompts, before and after.
+        rewards: mean training reward of each iteration.
+        kept: groups that the update of each iteration trained on.
+        seconds: for all iterations, without data, base policy and evaluation.
+    """
+
+    name: str
+    seed: int
+    start: float
+    end: float
+    rewards: list[float]
+    kept: list[int]
+    seconds: float
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs what is missing, then writes the report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks algorithms")
+    parser.add_argument("names", nargs="*", help="presets; default: all, and the shipped recipe")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--prompts", type=int, help="prompts per iteration, to try things out")
+    options = parser.parse_args(arguments)
+    names = options.names or [LIKE, *presets()]
+    jobs = [
+        (name, seed, options.iterations, options.prompts)
+        for seed in options.seeds
+        for name in names
+    ]
+    with ProcessPoolExecutor(WORKERS, initializer=_one_thread) as pool:
+        list(pool.map(_base, options.seeds))
+        runs = list(pool.map(_job, jobs))
+    text = report(runs, options.iterations, options.prompts)
+    if options.names or options.prompts or options.iterations != ITERATIONS:
+        print(text)
+        return
+    REPORT.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def report(runs: Sequence[Run], iterations: int, prompts: int | None) -> str:
+    """The table: a row per preset, over its seeds."""
+    params = params_for(0, iterations, prompts)
+    recipe = params.recipes[LIKE]
+    rows = []
+    for name in dict.fromkeys(run.name for run in runs):
+        own = [run for run in runs if run.name == name]
+        gains = [run.end - run.start for run in own]
+        first = [run.rewards[0] for run in own]
+        last = [run.rewards[-1] for run in own]
+        rows.append(
+            [
+                name,
+                f"{statistics.mean(run.start for run in own):.3f}",
+                f"{statistics.mean(run.end for run in own):.3f}",
+                _with_spread(gains, signed=True),
+                f"{statistics.mean(first):.3f} → {statistics.mean(last):.3f}",
+                f"{statistics.mean(kept for run in own for kept in run.kept):.0f}",
+                f"{statistics.mean(run.seconds for run in own):.0f}",
+                _in_few_words(params, name),
+            ]
+        )
+    seeds = sorted({run.seed for run in runs})
+    head = [
+        "preset",
+        "start",
+        "end",
+        "gain ± over seeds",
+        "training reward",
+        "groups trained on",
+        "seconds",
+        "sets, against the shipped recipe",
+    ]
+    return (
+        "# Algorithms\n\n"
+        "Written by `python -m tests.benchmarks algorithms`. Every preset trains the embedded policy from the same "
+        f"base on the same prompts for {iterations} iterations, seeds {', '.join(map(str, seeds))}, at the sizes of "
+        f"the shipped recipe (`rollbook recipe add … --like {LIKE}`): "
+        f"{recipe.prepare_prompts.prompts_per_iteration} prompts × {recipe.generate_rollouts.group_size} answers, "
+        f"{recipe.update_policy.optimizer_steps} optimizer steps, learning rate "
+        f"{recipe.update_policy.learning_rate:g}.\n\n"
+        "*start*, *end*: mean of four samples for each held-out prompt, before and after. *training reward*: of the "
+        "first and the last iteration, task and preset rewards together, so it differs in scale between presets. "
+        "Nothing was tuned for a preset: a learning rate that suits one loss is too low or too high for another, and "
+        "the order of rows says little about language models.\n\n"
+        f"{markdown(head, rows)}\n"
+    )
+
+
+def params_for(seed: int, iterations: int, prompts: int | None) -> Params:
+    """The shipped settings with every preset as a recipe, and a chain of iterations for each."""
+    raw = read_yaml(ROOT / "params.yaml")
+    raw["seed"] = seed
+    if prompts is not None:
+        raw["recipes"][LIKE]["prepare_prompts"]["prompts_per_iteration"] = prompts
+    recipes = (
+        read_params(ROOT / "params.yaml").recipes if prompts is None else _validated(raw).recipes
+    )
+    task = Task(LIKE, resolve_recipes(raw["recipes"])[0][LIKE], recipes[LIKE])
+    raw["recipes"] = {
+        LIKE: raw["recipes"][LIKE],
+        **{
+            name: parse_yaml(recipe_text(read_preset(name), task, sizes=True), name)
+            for name in presets()
+        },
+    }
+    raw["iterations"] = {
+        key: {"previous": previous, "recipe": name, "reference": BASE_KEY}
+        for name in raw["recipes"]
+        for previous, key in zip(
+            [BASE_KEY, *keys_of(name, iterations)], keys_of(name, iterations), strict=False
+        )
+    }
+    return parse_params(raw)
+
+
+def keys_of(name: str, iterations: int) -> list[str]:
+    """Keys of a preset's chain: letters and four digits."""
+    letters = "".join(character for character in name if character.isalpha())
+    return [f"{letters}{number:04d}" for number in range(1, iterations + 1)]
+
+
+def _validated(raw: dict[str, Any]) -> Params:
+    return parse_params({**raw, "iterations": {}})
+
+
+def _base(seed: int) -> Path:
+    """Data and base policy of a seed, evaluated; made once for all presets."""
+    folder = SCRATCH / f"base-seed{seed}"
+    if not (folder / "done").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder)
+        params = params_for(seed, 1, None)
+        make_base(params)
+        run_stage("evaluate_policy", BASE_KEY, params)
+        Path("done").touch()
+    return folder
+
+
+def _job(job: tuple[str, int, int, int | None]) -> Run:
+    """One run, or what it said last time."""
+    name, seed, iterations, prompts = job
+    folder = SCRATCH / f"{iterations}x{prompts or 'shipped'}" / f"{name}-seed{seed}"
+    file = folder / "run.json"
+    if file.exists():
+        return Run(**json.loads(file.read_text(encoding="utf-8")))
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(_base(seed), folder)
+    os.chdir(folder)
+    run = _trained(name, params_for(seed, iterations, prompts), iterations)
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps(asdict(run)), encoding="utf-8")
+    shutil.rmtree(folder / ARTIFACTS)
+    print(f"{name} seed {seed}: {run.start:.3f} → {run.end:.3f} in {run.seconds:.0f} s", flush=True)
+    return run
+
+
+def _trained(name: str, params: Params, iterations: int) -> Run:
+    start = read_json(path_of("metrics/evaluate_policy", BASE_KEY))[SCORE]
+    keys, began = keys_of(name, iterations), time.perf_counter()
+    made = train(keys, params)
+    seconds = time.perf_counter() - began
+    end = run_stage("evaluate_policy", keys[-1], params).metrics[SCORE]
+    return Run(
+        name,
+        params.seed,
+        float(start),
+        float(end),
+        [float(made[key]["score_rollouts"].metrics["reward"]) for key in keys],
+        [int(made[key]["compute_advantages"].metrics["kept_groups"]) for key in keys],
+        seconds,
+    )
+
+
+def _one_thread() -> None:
+    """As params.yaml says for the tiny policy; the workers share the processors."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _in_few_words(params: Params, name: str) -> str:
+    """What is different in the objective; of a reward that is added, its name."""
+    shown = []
+    for item in differences(params.recipes[LIKE], params.recipes[name]):
+        *sections, last = item.place.split(".")
+        value = item.values[1]
+        if item.is_size or value == NOTHING or last in ("old_logprobs", "rollout_correction"):
+            continue
+        if sections[:2] == ["score_rollouts", "rewards"]:
+            shown += [f"reward {value}"] if len(sections) == 2 else []
+        else:
+            shown.append(f"{'.'.join([*sections[1:], last])} {value}")
+    return ", ".join(shown) or "the shipped recipe"
+
+
+def _with_spread(values: Sequence[float], signed: bool = False) -> str:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):{'+' if signed else ''}.3f} ± {spread:.3f}"

@@ -1,0 +1,37 @@
+"""Iterations run in this process through the stages' own functions: no DVC, no plan, no second interpreter.
+
+Artifacts are read, checked and written as by the stage programs, below the current directory.
+"""
+
+from __future__ import annotations
+
+from pipeline.artifacts import path_of, write_json
+from pipeline.config import BASE_KEY, Params
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, load_stage
+from pipeline.stage import Context, Outputs
+
+TRAINING_STAGES = ITERATION_STAGES[:-1]
+"""All but the evaluation."""
+
+
+def run_stage(name: str, key: str, params: Params) -> Outputs:
+    """Runs a stage at an iteration and writes what it made; metrics too."""
+    stage = load_stage(name)
+    inputs = stage._read(key, params)
+    outputs = stage.run(stage.settings.of(params, key), inputs, Context(key, params.runtime, name))
+    stage._write(
+        key, outputs, {label: fact.content_hash for label, fact in inputs.facts.items()}, ""
+    )
+    write_json(outputs.metrics, path_of(f"metrics/{name}", key))
+    return outputs
+
+
+def make_base(params: Params) -> None:
+    """Data and the base policy."""
+    for name in ONCE_STAGES:
+        run_stage(name, BASE_KEY, params)
+
+
+def train(keys: list[str], params: Params) -> dict[str, dict[str, Outputs]]:
+    """Runs iterations one after the other; what each stage made by key and stage."""
+    return {key: {name: run_stage(name, key, params) for name in TRAINING_STAGES} for key in keys}

@@ -1,0 +1,90 @@
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.yaml_text import Entry, composed, flow, node_at, with_entries, with_lines, with_value
+
+TEXT = """\
+# head
+a:
+  b: 1 # one
+  c: {d: x} # two
+  e:
+    - n: p # three
+      m: 20 # four
+"""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1e-6,
+        3e-4,
+        1e-15,
+        0.2,
+        1.0,
+        2,
+        True,
+        None,
+        "dapo",
+        "off",
+        "no",
+        "true",
+        "null",
+        "a: b",
+        "",
+        "two\nlines",
+        "ünïcode",
+        "1e-6",
+        [0.9, 0.999],
+        {"name": "cispo", "cap": 5.0, "path": "my_loss.py:Mine", "none": None},
+    ],
+    ids=repr,
+)
+def test_flow_is_read_back_as_it_was(value: object) -> None:
+    assert YAML(typ="safe").load(flow(value)) == value
+    assert "\n" not in flow(value)
+
+
+def test_a_number_is_one_to_every_reader() -> None:
+    assert flow(1e-6) == "1.0e-6", "PyYAML takes 1e-06 for text"
+
+
+def test_a_value_and_its_comment_are_replaced_on_their_line() -> None:
+    changed = with_value(TEXT, ("a", "e", 0, "m"), "8", "scaled")
+    assert changed == TEXT.replace("m: 20 # four", "m: 8 # scaled")
+    changed = with_value(TEXT, ("a", "c"), flow({"d": "z"}), "new")
+    assert changed == TEXT.replace("{d: x} # two", "{d: z} # new")
+
+
+def test_lines_go_before_a_line() -> None:
+    number = node_at(composed(TEXT), ("a", "e", 0)).start_mark.line
+    assert "  e:\n    - q\n    - n: p" in with_lines(TEXT, number, ["    - q"])
+
+
+def test_an_unknown_place() -> None:
+    with pytest.raises(KeyError):
+        node_at(composed(TEXT), ("a", "z"))
+
+
+BLOCK = Entry("{b: 1}", ["", "# new", "x:", "  b: 1 # why"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "recipes:\n  a:\n    rewards:\n      - {name: n} # last\n\n# rest\nseed: 0\n",
+            "      - {name: n} # last\n\n  # new\n  x:\n    b: 1 # why\n\n# rest\nseed: 0\n",
+        ),
+        (
+            "recipes:\n  a:\n    rewards:\n      - name: n\n        weight: 1 # last\nseed: 0\n",
+            "        weight: 1 # last\n\n  # new\n  x:\n    b: 1 # why\nseed: 0\n",
+        ),
+        ("recipes: {a: {b: 2}} # flow\n", "recipes: {a: {b: 2}, x: {b: 1}} # flow\n"),
+        ("seed: 0\n", "seed: 0\n\nrecipes:\n\n  # new\n  x:\n    b: 1 # why\n"),
+    ],
+)
+def test_blocks_keep_comments_and_layout(before: str, after: str) -> None:
+    changed = with_entries(before, "recipes", {"x": BLOCK})
+    assert changed.endswith(after)
+    assert YAML(typ="safe").load(changed)["recipes"]["x"] == {"b": 1}
