@@ -18,7 +18,7 @@ class AdaptiveKl(Model):
 
     Attributes:
         start: coefficient of the first iteration of a chain.
-        target: KL of a rollout to the reference, nats.
+        target: KL to the reference per token, nats: mean over rollouts of their token means; 0.05 is much.
         horizon: rollouts over which the coefficient may change by a fifth.
     """
 

@@ -54,6 +54,8 @@ def _default(kind: str, name: str) -> Any:
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+RewardKl = Literal["k1", "k2", "k3", "abs"]
+"""KL estimators without a gradient (`pipeline/advantages/kl_reward.py`)."""
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
@@ -130,22 +132,6 @@ class GenerateRollouts(Sampling):
     greedy: bool = False
     """Also one greedy answer per prompt: stored and scored, never trained on; the baseline of `remax`."""
 
-    def cautions(self) -> list[str]:
-        if self.group_size > 2:
-            return []
-        return [
-            "generate_rollouts.group_size: with groups of two every unequal pair has the same two advantages, "
-            "whatever the gap between the rewards"
-        ]
-
-    @model_validator(mode="after")
-    def _group_has_a_baseline(self) -> GenerateRollouts:
-        if self.group_size < 2:
-            raise ValueError(
-                "group_size must be at least 2: a single answer is its own baseline, so its advantage is always 0"
-            )
-        return self
-
 
 class ScoreRollouts(Model):
     """The programmable reward: a weighted sum of reward functions."""
@@ -175,7 +161,7 @@ class ComputeAdvantages(Model):
     kl_coef: KlCoefficient = 0.0
     """Weight of the KL to the reference taken off the reward (PPO, RLOO), fixed or following a target. An alternative
     to the loss's `kl_coef`."""
-    kl_estimator: Literal["k1", "k2", "k3", "abs"] = "k1"
+    kl_estimator: RewardKl = "k1"
     """How that KL is estimated; k1 is unbiased, and no gradient flows through a reward."""
     drop_zero_signal: bool = False
     """Leave groups whose rewards are all equal out of the update; else their tokens count in its denominators."""
@@ -216,6 +202,20 @@ class Rejection(Model):
     """Default for k1: 1 / high."""
     high: PositiveFloat
 
+    @model_validator(mode="after")
+    def _bounds_leave_something(self) -> Rejection:
+        if not self.statistic.endswith("k1"):
+            if self.low is not None:
+                raise ValueError(
+                    f"{self.statistic} is never negative and has no `low`; leave it out"
+                )
+            return self
+        if not (self.low or 1 / self.high) < self.high:
+            raise ValueError(
+                f"bounds {self.low or 1 / self.high:g} and {self.high:g} of {self.statistic} leave no ratio between"
+            )
+        return self
+
 
 class RolloutCorrection(Model):
     """Weights c = trainer's old policy / engine, for rollouts of an engine whose log-probs are not the trainer's.
@@ -241,6 +241,10 @@ class RolloutCorrection(Model):
             raise ValueError(f"weights {self.weights} needs `max`, `min` or both")
         if self.max is not None and self.min is not None and not self.min < self.max:
             raise ValueError(f"min {self.min} must be below max {self.max}")
+        if self.weights is None and self.normalize:
+            raise ValueError(
+                "normalize divides weights, and weights is null; leave one of them out"
+            )
         if self.weights is None and not self.reject:
             raise ValueError("neither weights nor reject is set; say `rollout_correction: off`")
         return self
@@ -272,7 +276,8 @@ class UpdatePolicy(Model):
     """The policy the ratio is taken against: the trainer's own numbers, or those the engine reported.
     `sampling` saves a forward pass and is exact to rounding when engine and trainer run the same code."""
     micro_batch_tokens: PositiveInt = 16384
-    """Tokens, padding included, that go through the model at once; does not change the gradient."""
+    """Tokens, padding included, that go through the model at once. Changes no gradient, but for losses that `check`
+    points out."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` means autocast: master weights and optimizer state stay float32."""
     gradient_checkpointing: bool = False
@@ -295,8 +300,19 @@ class Recipe(Model):
 
     def cautions(self) -> list[str]:
         found = []
-        scale = getattr(self.compute_advantages.estimator, "scale", "none")
-        if self.update_policy.loss.aggregation == "constant_length" and scale != "none":
+        scale = getattr(self.compute_advantages.estimator, "scale", None)
+        aggregation = self.update_policy.loss.aggregation
+        if self.generate_rollouts.group_size == 2 and scale == "group":
+            found.append(
+                "generate_rollouts.group_size: with groups of two every unequal pair has the same two advantages, "
+                "whatever the gap between the rewards"
+            )
+        if scale == "none" and aggregation == "row_mean":
+            found.append(
+                "the estimator does not divide by a deviation and the loss takes means over rollouts, which is half of "
+                "Dr. GRPO: tokens of long answers still weigh less; for the whole take loss dr_grpo"
+            )
+        if aggregation == "constant_length" and scale not in (None, "none"):
             found.append(
                 f"the loss divides by a constant length and the estimator by the deviation of the {scale}: Dr. GRPO "
                 "drops both divisions; set compute_advantages.estimator.scale: none"
@@ -315,6 +331,14 @@ class Recipe(Model):
             raise ValueError(
                 "generate_rollouts cuts the distribution (top_p, top_k or min_p), so the engine's log-probs are "
                 "renormalised and a ratio against them is biased; set update_policy.old_logprobs: measured"
+            )
+        if (
+            self.generate_rollouts.truncates
+            and self.update_policy.loss.off_policy_threshold is not None
+        ):
+            raise ValueError(
+                "generate_rollouts cuts the distribution (top_p, top_k or min_p), so the engine's log-probs are "
+                "renormalised and every rollout seems to have drifted; set loss.off_policy_threshold: null"
             )
         if self.generate_rollouts.truncates and self.rollout_correction is not None:
             raise ValueError(
@@ -365,10 +389,20 @@ class Recipe(Model):
             raise ValueError(
                 f"estimator {estimator.name} reads the reward of a greedy answer; set generate_rollouts.greedy: true"
             )
-        if self.compute_advantages.needs_reference and not estimator.takes_penalty:
+        if estimator.needs_siblings and self.generate_rollouts.group_size < 2:
+            raise ValueError(
+                f"generate_rollouts.group_size must be at least 2: estimator {estimator.name} compares an answer with "
+                "others to the same prompt"
+            )
+        if not estimator.reads_total and self.compute_advantages.needs_reference:
             raise ValueError(
                 f"estimator {estimator.name} does not read the total reward, so a KL in it would be lost: set "
                 "update_policy.loss.kl_coef instead of compute_advantages.kl_coef"
+            )
+        if not estimator.reads_total and self.compute_advantages.reward_clip is not None:
+            raise ValueError(
+                f"estimator {estimator.name} does not read the total reward, so compute_advantages.reward_clip would "
+                "do nothing; leave it out"
             )
         if estimator.needs_values:
             raise ValueError(

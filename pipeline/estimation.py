@@ -50,6 +50,12 @@ def sampled_rows(rollouts: pa.Table) -> Flags:
     return np.asarray(~rollouts["greedy"].to_numpy())
 
 
+def sampled_loss_mask(rollouts: pa.Table) -> Ragged:
+    """Loss mask of the sampled rollouts, as the engine gave it."""
+    rows = np.flatnonzero(sampled_rows(rollouts))
+    return Ragged.from_column(rollouts["loss_mask"].take(rows))
+
+
 def group_labels(rollouts: pa.Table, group_size: int) -> IntArray:
     """[R] integer label of each rollout's group, in order of appearance, greedy rollouts included.
 
@@ -99,7 +105,7 @@ def estimator_inputs(
         groups=groups[sampled],
         components=np.column_stack([numbers_in(scores[name])[sampled] for name in weights]),
         weights=np.array(list(weights.values())),
-        loss_mask=Ragged.from_column(rollouts["loss_mask"].take(rows)),
+        loss_mask=sampled_loss_mask(rollouts),
         greedy_rewards=None if sampled.all() else _of_group(rewards, groups, ~sampled)[sampled],
         step_ends=_steps(steps, "end") if has_steps else None,
         step_rewards=_steps(steps, "value") if has_steps else None,
@@ -137,7 +143,8 @@ def estimate(
 ) -> tuple[AdvantageOutputs, dict[str, float]]:
     """Advantages of the sampled rollouts, and numbers about the KL that was taken off their rewards, if any was.
 
-    A group whose rewards differ by their KL alone is not informative: it says nothing about the task.
+    To an estimator that compares siblings, a group whose rewards differ by their KL alone is not informative: it says
+    nothing about the task.
 
     Args:
         compute: estimator, and how the KL is estimated.
@@ -152,10 +159,12 @@ def estimate(
     estimated = compute.estimator(
         replace(given, rewards=penalized(given.rewards, penalties), token_penalties=penalties)
     )
-    differ = moments_of(given.rewards, given.groups, ddof=0).spread
+    informative = estimated.informative
+    if compute.estimator.needs_siblings:
+        informative = informative & moments_of(given.rewards, given.groups, ddof=0).spread
     kl = token_kl(old, ref, given.loss_mask, compute.kl_estimator)
     return (
-        replace(estimated, informative=estimated.informative & differ),
+        replace(estimated, informative=informative),
         {"kl": token_mean(kl, given.loss_mask), "kl_coef": kl_coef},
     )
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pipeline.artifacts import path_of, read_table
-from pipeline.coefficients import start_of
+from pipeline.artifacts import path_of, read_json, read_table
+from pipeline.coefficients import AdaptiveKl, KlCoefficient, start_of
 from pipeline.component import problems_of
 from pipeline.config import Params, Recipe
 from pipeline.errors import ConfigError, RollbookError
@@ -32,13 +32,21 @@ from pipeline.estimation import (
 from pipeline.ragged import Ragged
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rows import TrainingRows, training_rows
-from pipeline.training.statistics import joined, row_statistics, step_metrics
+from pipeline.training.statistics import counts_rows, row_statistics, step_metrics
 from pipeline.training.window import loss_inputs, window_of
 
 if TYPE_CHECKING:
     from pipeline.losses.base import Loss, LossInputs, LossOutputs
 
-TABLES = ("prompts", "rollouts", "scores", "logprobs", "advantages", "updates")
+TABLES = (
+    "prompts",
+    "rollouts",
+    "scores",
+    "logprobs",
+    "advantages",
+    "updates",
+    "optimizer_steps",
+)
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 PARTS = 4
 """Into so many parts of about as many rollouts completions are divided by length."""
@@ -119,7 +127,8 @@ def what_if(
     if tables["logprobs"].num_rows:
         tables["logprobs"] = aligned(tables["logprobs"], tables["rollouts"], "logprobs")
     _refuse_missing(other, tables["logprobs"], key)
-    advantages = _advantages(other, tables)
+    used = read_json(path_of("metrics/compute_advantages", key)).get("kl_coef")
+    advantages = _advantages(other, tables, used)
     was = _figures(own, tables)
     would_be = _figures(other, {**tables, "advantages": advantages})
     kept = tables["advantages"]["kept"].to_numpy()
@@ -181,7 +190,14 @@ def _refuse_missing(recipe: Recipe, logprobs: pa.Table, key: str) -> None:
         )
 
 
-def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table]) -> pa.Table:
+def _as_used(coefficient: KlCoefficient, used: float | None) -> float:
+    """A KL coefficient in this iteration: one that follows a target as the iteration used it, if it used one."""
+    if isinstance(coefficient, AdaptiveKl) and used is not None:
+        return used
+    return start_of(coefficient)
+
+
+def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table], kl_coef: float | None) -> pa.Table:
     """The advantages table that the recipe would have made; the same rollouts are kept."""
     rollouts, compute = tables["rollouts"], recipe.compute_advantages
     groups = group_labels(rollouts, recipe.generate_rollouts.group_size)
@@ -190,7 +206,7 @@ def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table]) -> pa.Table:
         rollouts, tables["scores"], tables["logprobs"], groups, weights, compute.reward_clip
     )
     measured = old_and_reference(tables["logprobs"], rollouts) if compute.needs_reference else None
-    estimated, _ = estimate(compute, given, measured, start_of(compute.kl_coef))
+    estimated, _ = estimate(compute, given, measured, _as_used(compute.kl_coef, kl_coef))
     kept = np.asarray(tables["advantages"]["kept"].to_numpy())[sampled_rows(rollouts)]
     return advantages_table(rollouts, groups, estimated, kept)
 
@@ -207,7 +223,8 @@ def _figures(recipe: Recipe, tables: Mapping[str, pa.Table]) -> Figures:
     update = recipe.update_policy
     digest = tables["rollouts"]["policy_digest"][0].as_py()
     rows = training_rows(tables, update, digest, recipe.rollout_correction)
-    loss = update.loss.with_coefficients(start_of(update.loss.kl_coef), 0.0)
+    used = tables["optimizer_steps"]["kl_coef"][0].as_py()
+    loss = update.loss.with_coefficients(_as_used(update.loss.kl_coef, used), 0.0)
     index = np.flatnonzero(rows.kept)
     policy = _policy_logprobs(rows, tables["updates"]).rows(index)
     inputs = loss_inputs(
@@ -246,17 +263,15 @@ def _numbers(
     outputs: LossOutputs,
     weights: NDArray[np.float64],
 ) -> dict[str, float]:
-    metrics = step_metrics(joined([row_statistics(inputs, outputs)]), loss.per_row)
+    per_row = counts_rows(loss, rows.token_advantages is not None)
+    metrics = step_metrics(row_statistics(inputs, outputs), per_row)
     ratios = outputs.ratio[inputs.loss_mask].numpy()
     informative = advantages["informative"].to_numpy() & rows.kept
     ranked = np.sort(weights[inputs.loss_mask.numpy()])[::-1]
     top = ranked[: max(1, round(TOP_SHARE * len(ranked)))]
-    old = rows.old_logprobs
-    measured = old is not None and old is not rows.sampling_logprobs
+    old, sampling = rows.old_logprobs, rows.sampling_logprobs
     mismatch = (
-        mismatch_metrics(old, rows.sampling_logprobs, rows.loss_mask)
-        if measured and old is not None
-        else {}
+        {} if old is None or old is sampling else mismatch_metrics(old, sampling, rows.loss_mask)
     )
     return {
         "kept groups": rows.kept_groups,

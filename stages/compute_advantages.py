@@ -78,11 +78,6 @@ def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> 
     if logprobs.num_rows:
         logprobs = aligned(logprobs, rollouts, "logprobs")
     groups = group_labels(rollouts, settings.group_size)
-    if settings.group_size == 2:
-        context.warn(
-            "with group_size 2 every pair that differs gives plus and minus the same advantage, whatever the gap "
-            "between the rewards; 4 or more tells a little from a lot"
-        )
     compute = settings.compute_advantages
     weights = {reward.column: reward.weight for reward in settings.rewards}
     given = estimator_inputs(rollouts, scores, logprobs, groups, weights, compute.reward_clip)

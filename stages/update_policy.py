@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pipeline.coefficients import AdaptiveKl, KlCoefficient
-from pipeline.config import RolloutCorrection, UpdatePolicy
+from pipeline.coefficients import KlCoefficient
+from pipeline.config import RewardKl, RolloutCorrection, UpdatePolicy
 from pipeline.errors import TrainingError
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
@@ -22,6 +22,7 @@ class Settings(StageSettings):
     max_completion_tokens: Annotated[int, From("recipe.generate_rollouts.max_completion_tokens")]
     correction: Annotated[RolloutCorrection | None, From("recipe.rollout_correction")]
     reward_kl: Annotated[KlCoefficient, From("recipe.compute_advantages.kl_coef")]
+    reward_kl_estimator: Annotated[RewardKl, From("recipe.compute_advantages.kl_estimator")]
 
 
 def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
@@ -41,7 +42,7 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         read_optimizer_state,
     )
     from pipeline.training.records import LoopSettings
-    from pipeline.training.rows import mean_kl, training_rows
+    from pipeline.training.rows import training_rows
 
     device = prepare_torch(context.runtime)
     update, previous = settings.update, inputs.folders["policies"]
@@ -62,13 +63,8 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         record = PolicyUpdate(model, rows, loop, state).run(bar.update)
     stored = stored_dtype(previous)
     masters = masters_of(dict(model.named_parameters()), stored)
-    metrics = tables.update_metrics(record.steps, rows)
-    if isinstance(settings.reward_kl, AdaptiveKl) or isinstance(update.loss.kl_coef, AdaptiveKl):
-        kl = (
-            metrics["kl"]
-            if update.loss.needs_reference
-            else mean_kl(inputs.tables["logprobs"], rows)
-        )
+    if record.controllers.follows_kl:
+        kl = record.mean_kl if update.loss.needs_reference else _reward_kl(settings, inputs)
         record.controllers.after_iteration(kl, int(rows.kept.sum()))
     state_after = OptimizerState(
         record.steps[-1].optimizer_step, record.moments, masters, record.controllers.state()
@@ -82,8 +78,19 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
             "policies": policy_writer(model, previous, stored),
             "optimizers": optimizer_state_writer(state_after),
         },
-        metrics=metrics,
+        metrics=tables.update_metrics(record.steps, rows),
     )
+
+
+def _reward_kl(settings: Settings, inputs: Inputs) -> float:
+    """Mean over the sampled rollouts of the KL per token that was taken off their rewards, nats."""
+    from pipeline.advantages.kl_reward import row_mean, token_kl
+    from pipeline.estimation import old_and_reference, sampled_loss_mask
+
+    rollouts = inputs.tables["rollouts"]
+    old, ref = old_and_reference(inputs.tables["logprobs"], rollouts)
+    mask = sampled_loss_mask(rollouts)
+    return row_mean(token_kl(old, ref, mask, settings.reward_kl_estimator), mask)
 
 
 def _check_groups(kept_groups: int, update: UpdatePolicy, context: Context) -> None:

@@ -54,6 +54,13 @@ class AdvantageInputs:
         return ~np.isnan(self.rewards)
 
     @cached_property
+    def unpenalized(self) -> FloatArray:
+        """[B] rewards without the KL penalty."""
+        if self.token_penalties is None:
+            return self.rewards
+        return self.rewards + self.token_penalties.sums()
+
+    @cached_property
     def token_rewards(self) -> Ragged:
         """Per completion token: the reward stands on the last trained-on token, less each token's KL penalty.
 
@@ -61,10 +68,9 @@ class AdvantageInputs:
         """
         mask, rows = self.loss_mask, self.loss_mask.row_of
         values = np.zeros(len(mask.values))
-        scores = self.rewards
+        scores = self.unpenalized
         if self.token_penalties is not None:
             values = values - self.token_penalties.values
-            scores = scores + self.token_penalties.sums()
         trained = np.flatnonzero(mask.values)
         last = np.full(len(scores), -1)
         last[rows[trained]] = trained  # the last assignment stands
@@ -83,7 +89,8 @@ class AdvantageOutputs:
             trained-on tokens.
         group_mean: mean reward of the row's group; NaN where a group has no scorable member.
         group_std: the deviation it was divided by, without eps, or would have been; NaN where undefined.
-        informative: whether the rewards that the estimator compares in the row's group have any spread.
+        informative: whether the row's group carries a signal: its rewards have any spread, or, for an estimator that
+            needs no siblings, some member is compared with something else.
         token_advantages: per completion token, 0 where masked; None: every token has its row's advantage.
     """
 
@@ -102,8 +109,10 @@ class AdvantageEstimator(Component):
     """Whether it reads `greedy_rewards`."""
     needs_steps: ClassVar[bool] = False
     """Whether it reads `step_ends` and `step_rewards`."""
-    takes_penalty: ClassVar[bool] = True
-    """Whether a KL penalty in the rewards reaches its advantages."""
+    needs_siblings: ClassVar[bool] = True
+    """Whether an answer is compared with others of its group: a group of equal rewards then carries no signal."""
+    reads_total: ClassVar[bool] = True
+    """Whether the total reward, with a KL penalty or a clip in it, reaches its advantages."""
     needs_values: ClassVar[bool] = False
     """Whether it reads `values`."""
 

@@ -33,6 +33,7 @@ class Gae(AdvantageEstimator):
         whiten: whether advantages are brought to mean 0 and deviation 1 over the tokens of the batch.
     """
 
+    needs_siblings: ClassVar[bool] = False
     needs_values: ClassVar[bool] = True
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -48,7 +49,8 @@ class Gae(AdvantageEstimator):
         tokens = self.raw(inputs)
         if self.whiten:
             tokens = whitened(tokens, inputs.loss_mask, inputs.scorable)
-        return token_outputs(inputs, tokens, moments_of(inputs.rewards, inputs.groups, 0))
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        return token_outputs(inputs, tokens, group)
 
     def raw(self, inputs: AdvantageInputs) -> Ragged:
         """Per completion token: the advantage before whitening, 0 where masked and in rows without a reward.

@@ -31,7 +31,7 @@ class Gdpo(AdvantageEstimator):
         eps: added to σ.
     """
 
-    takes_penalty: ClassVar[bool] = False
+    reads_total: ClassVar[bool] = False
 
     whiten: Literal["completion", "token"] = "completion"
     std_ddof: Ddof = 0

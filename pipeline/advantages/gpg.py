@@ -21,7 +21,7 @@ class Gpg(Singletons, AdvantageEstimator):
 
     def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
         group = self.compared(inputs)
-        known = inputs.rewards[inputs.scorable]
+        known = inputs.unpenalized[inputs.scorable]
         scale = len(known) / max(int(np.count_nonzero(known)), 1)
         signal = group.spread & inputs.scorable
         advantages = np.zeros(len(inputs.rewards))

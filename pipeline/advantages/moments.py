@@ -104,6 +104,12 @@ def group_sums(values: FloatArray, groups: IntArray) -> FloatArray:
     return sums[label_of]
 
 
+def any_of_group(flags: NDArray[np.bool_], groups: IntArray) -> NDArray[np.bool_]:
+    """[B] whether any member of each row's group has its flag set."""
+    labels, label_of = np.unique(groups, return_inverse=True)
+    return np.bincount(label_of, flags, len(labels))[label_of] > 0
+
+
 def std_of(values: FloatArray, ddof: int) -> float:
     """Deviation of all values that are not missing; 0 without spread, NaN with fewer than two."""
     return _overall(values, ddof)[1] if np.count_nonzero(~np.isnan(values)) > 1 else float("nan")

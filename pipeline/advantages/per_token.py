@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs
-from pipeline.advantages.moments import Moments, whitening
+from pipeline.advantages.moments import Moments, any_of_group, whitening
 from pipeline.ragged import Ragged, mask_of
 
 
@@ -45,7 +45,22 @@ def whitened(values: Ragged, loss_mask: Ragged, rows: NDArray[np.bool_]) -> Ragg
     return Ragged(np.where(counted, (values.values - mean) * factor, 0.0), loss_mask.lengths)
 
 
-def token_outputs(inputs: AdvantageInputs, tokens: Ragged, group: Moments) -> AdvantageOutputs:
-    """Outputs of advantages that differ between tokens; a row's own is their mean over its trained-on tokens."""
+def token_outputs(
+    inputs: AdvantageInputs,
+    tokens: Ragged,
+    group: Moments,
+    informative: NDArray[np.bool_] | None = None,
+) -> AdvantageOutputs:
+    """Outputs of advantages that differ between tokens; a row's own is their mean over its trained-on tokens.
+
+    Args:
+        inputs: of the estimator.
+        tokens: advantage of each completion token.
+        group: moments of each row's group.
+        informative: [B]; None: groups in which some token has an advantage.
+    """
+    if informative is None:
+        moved = Ragged(tokens.values != 0, tokens.lengths).counts() > 0
+        informative = any_of_group(moved, inputs.groups)
     means = tokens.sums() / np.maximum(inputs.lengths, 1)
-    return AdvantageOutputs(means, group.mean, group.std, group.spread, tokens)
+    return AdvantageOutputs(means, group.mean, group.std, informative, tokens)

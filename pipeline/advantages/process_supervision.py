@@ -35,7 +35,8 @@ class ProcessSupervision(AdvantageEstimator):
     """
 
     needs_steps: ClassVar[bool] = True
-    takes_penalty: ClassVar[bool] = False
+    needs_siblings: ClassVar[bool] = False
+    reads_total: ClassVar[bool] = False
 
     std_ddof: Ddof = 0
     eps: Eps = 0.0
@@ -69,7 +70,7 @@ class ProcessSupervision(AdvantageEstimator):
         of_rows = slice(len(values), None)
         group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
         group = replace(group, std=pool.std[of_rows], spread=pool.spread[of_rows])
-        return token_outputs(inputs, tokens, group)
+        return token_outputs(inputs, tokens, group, group.spread)
 
 
 def _steps_of(inputs: AdvantageInputs) -> tuple[Ragged, Ragged]:

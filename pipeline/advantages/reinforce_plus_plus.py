@@ -10,7 +10,7 @@ completion are skipped. Rows without a reward get 0 and are left out of mean and
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -25,6 +25,8 @@ class ReinforcePlusPlus(AdvantageEstimator):
     Attributes:
         gamma: what a reward is worth one token earlier.
     """
+
+    needs_siblings: ClassVar[bool] = False
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
 

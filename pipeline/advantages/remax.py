@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.advantages.moments import NOISE, moments_of
+from pipeline.advantages.moments import NOISE, any_of_group, moments_of
 from pipeline.advantages.per_token import discounted_sums, token_outputs
 from pipeline.errors import ArtifactError
 from pipeline.ragged import Ragged
@@ -26,6 +26,7 @@ class Remax(AdvantageEstimator):
     """Rewards less that of the greedy answer."""
 
     needs_greedy: ClassVar[bool] = True
+    needs_siblings: ClassVar[bool] = False
 
     def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
         """Advantages of a batch.
@@ -41,13 +42,14 @@ class Remax(AdvantageEstimator):
             )
         group = moments_of(inputs.rewards, inputs.groups, 0)
         known = inputs.scorable & ~np.isnan(greedy)
+        differs = known & ~np.isclose(inputs.unpenalized, greedy, rtol=NOISE, atol=0.0)
+        informative = any_of_group(differs, inputs.groups)
         if inputs.token_penalties is None:
-            differs = known & ~np.isclose(inputs.rewards, greedy, rtol=NOISE, atol=0.0)
             advantages = np.zeros(len(inputs.rewards))
             advantages[differs] = inputs.rewards[differs] - greedy[differs]
-            return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+            return AdvantageOutputs(advantages, group.mean, group.std, informative)
         mask = inputs.loss_mask
         returns = discounted_sums(inputs.token_rewards, mask, 1.0)
         counted = mask.values & known[mask.row_of]
         tokens = np.where(counted, returns.values - greedy[mask.row_of], 0.0)
-        return token_outputs(inputs, Ragged(tokens, mask.lengths), group)
+        return token_outputs(inputs, Ragged(tokens, mask.lengths), group, informative)

@@ -209,7 +209,7 @@ def _show_gradients(names: tuple[str, str], recipes: tuple[Recipe, Recipe]) -> N
     made = table("ratio", *(f"{value:g}" for value in RATIOS))
     for advantage in (1.0, -1.0):
         for name, each in zip(names, recipes, strict=True):
-            values = (f"{value:+.3f}" for value in pushes(each, advantage))
+            values = (f"{round(value, 3) + 0.0:+.3f}" for value in pushes(each, advantage))
             made.add_row(f"{name}, A = {advantage:+g}", *values)
     show("Push −∂loss/∂log-prob on a token, denominators left out: above 0 up, below 0 down", made)
     for name, each in zip(names, recipes, strict=True):

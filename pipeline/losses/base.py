@@ -17,7 +17,7 @@ from pipeline.coefficients import EntropyCoefficient, KlCoefficient, start_of
 from pipeline.component import Component
 from pipeline.errors import TrainingError
 from pipeline.losses.aggregate import BY_LENGTH, Aggregation, aggregated
-from pipeline.losses.kl import STRAIGHT_THROUGH, KlEstimator, kl_estimate
+from pipeline.losses.kl import CORRECTABLE, KlEstimator, kl_estimate
 from pipeline.losses.masks import on_policy
 from pipeline.losses.ratio import RatioLevel, importance_ratio, token_log_ratio
 
@@ -167,7 +167,8 @@ class Loss(Component):
         kl_coef: weight of the KL to the reference, fixed or following a target; with 0 no reference is loaded.
         kl_estimator: how the KL is estimated (`pipeline/losses/kl.py`).
         kl_bias_correction: multiply the estimate by the token ratio, with gradient (DeepSeek-V3.2, arXiv 2512.02556
-            eq. 7), so that its gradient is that of the reverse KL. `false` is DeepSeekMath's and verl's form.
+            eq. 7), so that the gradient of k3 (and of k1, in expectation) is that of the reverse KL. `false` is
+            DeepSeekMath's and verl's form.
         off_policy_threshold: drop the policy term of rows with a negative advantage whose mean of sampling − policy
             log-prob is above this, nats (DeepSeek-V3.2, arXiv 2512.02556 §3.1; TRL `off_policy_mask_threshold`).
         entropy_coef: weight of the entropy bonus, a token mean whatever the aggregation; fixed or following a target.
@@ -213,9 +214,10 @@ class Loss(Component):
 
     @model_validator(mode="after")
     def _kl_has_the_right_gradient(self) -> Loss:
-        if self.kl_coef and self.kl_bias_correction and self.kl_estimator in STRAIGHT_THROUGH:
+        if self.kl_coef and self.kl_bias_correction and self.kl_estimator not in CORRECTABLE:
             raise ValueError(
-                f"kl_estimator {self.kl_estimator} brings the right gradient itself; set kl_bias_correction: false"
+                f"kl_bias_correction would spoil the gradient of kl_estimator {self.kl_estimator}; set it to false, "
+                "or take k3"
             )
         if self.kl_coef and not self.kl_bias_correction and self.kl_estimator == "k1":
             raise ValueError(

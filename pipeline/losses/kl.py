@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 KlEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 
 STRAIGHT_THROUGH = ("k1+", "k3+")
+CORRECTABLE = ("k1", "k3")
+"""Unbiased values, which the ratio gives the right gradient. That of k2 is right already."""
 
 
 def kl_estimate(estimator: KlEstimator, policy_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

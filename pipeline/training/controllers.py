@@ -48,6 +48,11 @@ class Controllers:
         self._loss, self._reward_kl, self._state = loss, reward_kl, dict(state)
 
     @property
+    def follows_kl(self) -> bool:
+        """Whether a KL coefficient follows a target."""
+        return isinstance(self._kl_setting, AdaptiveKl)
+
+    @property
     def kl_coef(self) -> float:
         """Of the KL term in the loss."""
         return self._value(self._loss.kl_coef, KL_COEF)
@@ -73,7 +78,7 @@ class Controllers:
             self._state[ENTROPY] = entropy
 
     def after_iteration(self, kl: float, rows: int) -> None:
-        """Follows the KL target, given the mean KL of the iteration's `rows` rollouts; NaN says nothing."""
+        """Follows the KL target, given the KL per token of the iteration's `rows` rollouts; NaN says nothing."""
         setting = self._kl_setting
         if isinstance(setting, AdaptiveKl) and not math.isnan(kl):
             self._state[KL_COEF] = setting.next(self._value(setting, KL_COEF), kl, rows)
@@ -81,7 +86,7 @@ class Controllers:
     def state(self) -> dict[str, float]:
         """What the next iteration needs: nothing if all coefficients are fixed."""
         following = {
-            KL_COEF: isinstance(self._kl_setting, AdaptiveKl),
+            KL_COEF: self.follows_kl,
             ENTROPY_COEF: isinstance(self._loss.entropy_coef, AdaptiveEntropy),
             ENTROPY: isinstance(self._loss.entropy_coef, AdaptiveEntropy),
         }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from pipeline.coefficients import start_of
 from pipeline.errors import TrainingError
 from pipeline.losses.base import Loss
 from pipeline.ragged import IntArray, Ragged
@@ -24,7 +25,13 @@ from pipeline.training.logprobs import completion_logprobs
 from pipeline.training.optimizer import OptimizerState, learning_rate_at, make_optimizer, moments_of
 from pipeline.training.records import LoopSettings, StepRecord, UpdateRecord
 from pipeline.training.rows import TrainingRows
-from pipeline.training.statistics import RowNumbers, joined, row_statistics, step_metrics
+from pipeline.training.statistics import (
+    RowNumbers,
+    counts_rows,
+    joined,
+    row_statistics,
+    step_metrics,
+)
 from pipeline.training.window import Window, loss_inputs, window_of
 
 if TYPE_CHECKING:
@@ -48,7 +55,10 @@ class PolicyUpdate:
         self.optimizer_step = state.optimizer_step
         self.controllers = Controllers(settings.update.loss, settings.reward_kl, state.controllers)
         audible = rows.has_signal | (not settings.update.loss.silent_at_zero_advantage)
-        self.computed = rows.kept & (rows.trained_tokens > 0) & audible
+        loss = settings.update.loss
+        # A loss that depends on the split counts the rows of its micro-batches, also those without trained-on tokens.
+        tokens = rows.completions.lengths if loss.depends_on_split else rows.trained_tokens
+        self.computed = rows.kept & (tokens > 0) & audible
         self.numbers: RowNumbers = {}
         logprobs = np.zeros(len(rows.completions.values), np.float32)
         self.policy_logprobs = Ragged(logprobs, rows.completions.lengths)
@@ -96,16 +106,16 @@ class PolicyUpdate:
         self.optimizer.step()
         metrics = step_metrics(
             numbers,
-            loss.per_row and rows.token_advantages is None,
+            counts_rows(loss, rows.token_advantages is not None),
             rows.trained_tokens[skipped].astype(np.float64),
             loss.clip_metrics,
         )
         if update.loss.needs_reference:
-            metrics["kl_coef"] = self.controllers.kl_coef
+            metrics["kl_coef"] = start_of(loss.kl_coef)
         if update.loss.has_entropy_bonus:
             metrics |= {
                 "policy_loss": policy_loss,
-                "entropy_coef": self.controllers.entropy_coef,
+                "entropy_coef": start_of(loss.entropy_coef),
             }
         self.controllers.after_step(entropy)
         return StepRecord(
@@ -156,7 +166,7 @@ class PolicyUpdate:
             outputs = loss(inputs)
             outputs.loss.backward()
             counted = inputs.bonus_mask
-            entropies = policy.entropies.detach().where(counted, 0.0).sum()
+            entropies = policy.entropies.detach().double().where(counted, 0.0).sum()
             totals += torch.stack(
                 [outputs.loss.detach(), outputs.policy_loss, entropies, counted.sum()]
             )

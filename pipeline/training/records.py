@@ -86,3 +86,14 @@ class UpdateRecord:
     policy_logprobs: Ragged
     moments: Mapping[str, Tensor]
     controllers: Controllers
+
+    @property
+    def mean_kl(self) -> float:
+        """KL term of the loss per token, nats: mean over rollouts, as last seen; NaN without a KL term."""
+        if "kl" not in self.numbers:
+            return float("nan")
+        tokens = self.numbers["tokens"]
+        seen = tokens > 0
+        return (
+            float((self.numbers["kl"][seen] / tokens[seen]).mean()) if seen.any() else float("nan")
+        )

@@ -179,25 +179,24 @@ def training_rows(
     refuse_other_rows(advantages, rollouts, "advantages")
     rows = rows_of(tables["prompts"], rollouts, policy_digest)
     kept = np.asarray(advantages["kept"].to_numpy())
-    selects_tokens = update.top_entropy < 1
-    needs_old = update.compares_with_measured or corrected_by is not None or selects_tokens
-    needs_reference = update.loss.needs_reference
-    if needs_old or needs_reference:
+    needs_old = update.compares_with_measured or corrected_by is not None
+    needs_entropies, needs_reference = update.top_entropy < 1, update.loss.needs_reference
+    if needs_old or needs_entropies or needs_reference:
         refuse_other_rows(logprobs, rollouts, "logprobs")
     old = _measured(logprobs, "old_logprobs", rows) if needs_old else None
-    masks = {"": rows.loss_mask}
+    mask, emptied_by = rows.loss_mask, {}
     if update.mask_truncated:
         finished = pc.not_equal(rollouts["finish_reason"], "length").to_numpy()
-        masks[TRUNCATED] = without_truncated(rows.loss_mask, finished)
+        mask = emptied_by[TRUNCATED] = without_truncated(mask, finished)
     found: Correction | None = None
     if corrected_by is not None and old is not None:
-        found = _corrected(old, rows, list(masks.values())[-1], kept, corrected_by)
-        masks[REJECTED] = found.kept
+        found = _corrected(old, rows, mask, kept, corrected_by)
+        mask = emptied_by[REJECTED] = found.kept
     weighs = corrected_by is not None and corrected_by.weights is not None
     return TrainingRows(
         prompts=rows.prompts,
         completions=rows.completions,
-        loss_mask=list(masks.values())[-1],
+        loss_mask=mask,
         sampling_logprobs=rows.sampling_logprobs,
         greedy=rows.greedy,
         advantages=advantages["advantage"].to_numpy(),
@@ -206,8 +205,8 @@ def training_rows(
         ref_logprobs=_measured(logprobs, "ref_logprobs", rows) if needs_reference else None,
         groups=group_labels(rollouts),
         kept=kept,
-        emptied_by=_emptied_by(masks),
-        old_entropies=_measured(logprobs, "entropies", rows) if selects_tokens else None,
+        emptied_by=_emptied_by(rows.loss_mask, emptied_by),
+        old_entropies=_measured(logprobs, "entropies", rows) if needs_entropies else None,
         rollout_weights=found.weights if found is not None and weighs else None,
         correction_metrics=reported(found.metrics) if found is not None else {},
     )
@@ -231,22 +230,10 @@ def _corrected(
     return Correction(Ragged(weights, old.lengths), Ragged(mask, old.lengths), found.metrics)
 
 
-def mean_kl(logprobs: pa.Table, rows: TrainingRows) -> float:
-    """KL of the policy before the update to the reference: mean over kept rollouts of their token means of k1, nats.
-
-    Raises:
-        TrainingError: if the logprobs table lacks one of them.
-    """
-    old, reference = (_measured(logprobs, name, rows) for name in ("old_logprobs", "ref_logprobs"))
-    kl = Ragged((old.values - reference.values) * rows.loss_mask.values, old.lengths)
-    chosen = rows.kept & (rows.trained_tokens > 0)
-    return float((kl.sums()[chosen] / rows.trained_tokens[chosen]).mean())
-
-
-def _emptied_by(masks: Mapping[str, Ragged]) -> NDArray[np.str_]:
-    """[R] name of the first mask, in order, that leaves nothing of a row."""
-    names = np.array(list(masks))
-    empty = np.stack([mask.counts() == 0 for mask in masks.values()])
+def _emptied_by(given: Ragged, masks: Mapping[str, Ragged]) -> NDArray[np.str_]:
+    """[R] name of the first of `masks`, in order, that leaves nothing of a row that had something in `given`."""
+    names = np.array(["", *masks])
+    empty = np.stack([mask.counts() == 0 for mask in (given, *masks.values())])
     return np.where(empty.any(0), names[empty.argmax(0)], "")
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipeline.losses.base import LossInputs, LossOutputs
+    from pipeline.losses.base import Loss, LossInputs, LossOutputs
 
 RowNumbers = dict[str, NDArray[np.float64]]
 """[R] numbers by name; see `row_statistics`."""
@@ -59,6 +59,11 @@ def joined(parts: Sequence[RowNumbers]) -> RowNumbers:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def counts_rows(loss: Loss, has_token_advantages: bool) -> bool:
+    """Whether ratio and clips have one value per row: with advantages of tokens a row may be clipped in part (TRL)."""
+    return loss.per_row and not has_token_advantages
+
+
 def step_metrics(
     rows: RowNumbers,
     per_row: bool,
@@ -85,7 +90,7 @@ def step_metrics(
     metrics["ratio/mean"] = _ratio(rows["ratio"].sum(), tokens.sum())
     metrics["ratio/min"] = _extreme(np.min, rows["ratio_min"][has_tokens])
     metrics["ratio/max"] = _extreme(np.max, rows["ratio_max"][has_tokens])
-    for name in rows.keys() - {*ALWAYS, *WHERE_GIVEN, *EXTREMES}:
+    for name in sorted(rows.keys() - {*ALWAYS, *WHERE_GIVEN, *EXTREMES}):
         metrics[name] = _ratio(rows[name].sum(), len(tokens))
     return metrics | {name: metrics[same] for name, same in (further_names or {}).items()}
 

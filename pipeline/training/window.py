@@ -26,17 +26,14 @@ class Window:
         tokens: trained-on tokens.
         groups: of the step; they are whole.
         policy_mask: per completion token of the iteration, whether its policy term counts; None: all do.
+        policy_tokens: trained-on tokens whose policy term counts; None: all of them.
     """
 
     rows: int
     tokens: int
     groups: int
     policy_mask: Ragged | None = None
-
-    @property
-    def policy_tokens(self) -> int | None:
-        """Trained-on tokens whose policy term counts, or None: all of them."""
-        return None if self.policy_mask is None else int(self.policy_mask.values.sum())
+    policy_tokens: int | None = None
 
 
 def window_of(rows: TrainingRows, index: IntArray, loss: Loss, top_share: float) -> Window:
@@ -55,10 +52,11 @@ def window_of(rows: TrainingRows, index: IntArray, loss: Loss, top_share: float)
         return Window(*sizes)
     places = rows.loss_mask.places(index)
     everywhere = np.zeros(len(rows.loss_mask.values), bool)
-    everywhere[places] = top_entropy(
+    chosen = top_entropy(
         rows.old_entropies.values[places], rows.loss_mask.values[places], top_share
     )
-    return Window(*sizes, Ragged(everywhere, rows.loss_mask.lengths))
+    everywhere[places] = chosen
+    return Window(*sizes, Ragged(everywhere, rows.loss_mask.lengths), int(chosen.sum()))
 
 
 def loss_inputs(

@@ -123,13 +123,15 @@ def test_no_preset_sets_half_of_its_source() -> None:
     assert paper.loss.aggregation == "row_mean" and paper.optimizer_steps == 1
     rloo = _recipe("rloo")
     assert rloo.compute_advantages.kl_coef == 0.03 and rloo.update_policy.loss.kl_coef == 0
-    assert rloo.update_policy.loss.ratio == "sequence_product"
+    assert not rloo.update_policy.loss.uses_ratio, "the paper clips nothing"
+    assert rloo.update_policy.loss.aggregation == "row_sum"
     assert _recipe("intellect2").update_policy.loss.settings()["delta"] == 4
     gspo = _recipe("gspo").update_policy.loss
     assert (gspo.ratio, gspo.aggregation) == ("sequence_mean", "row_mean")
     scale_rl = _recipe("scale_rl")
     assert scale_rl.compute_advantages.estimator.settings()["normalize"]
     assert scale_rl.update_policy.loss.settings()["cap"] == 5
+    assert scale_rl.update_policy.mask_truncated
     trl = _recipe("trl")
     assert trl.compute_advantages.estimator.settings()["std_ddof"] == 1
     assert _recipe("verl").update_policy.loss.settings()["delta"] == 3

@@ -31,9 +31,11 @@ def rows_of(token: Any) -> Any:
 
 
 REJECTIONS = st.builds(
-    Rejection,
+    lambda statistic, high, low: Rejection(
+        statistic=statistic, high=high, low=low if statistic.endswith("k1") else None
+    ),
     statistic=st.sampled_from(STATISTICS),
-    high=st.sampled_from([1.0, 1.3, 2.0, 50.0]),
+    high=st.sampled_from([1.1, 1.3, 2.0, 50.0]),
     low=st.sampled_from([None, 0.4, 1.0]),
 )
 SETTINGS = st.builds(

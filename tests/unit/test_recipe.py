@@ -100,11 +100,39 @@ def test_a_difference_is_not_counted_twice() -> None:
         ({"max": None}, "weights token_truncate needs `max`, `min` or both"),
         ({"max": 1.0, "min": 1.0}, "min 1.0 must be below max 1.0"),
         ({"weights": None}, "neither weights nor reject is set"),
+        ({"weights": None, "normalize": True}, "normalize divides weights"),
     ],
 )
 def test_bounds_of_a_correction(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RolloutCorrection.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"statistic": "token_k3", "low": 0.1, "high": 0.5}, "token_k3 is never negative"),
+        ({"statistic": "token_k1", "low": 2.0, "high": 1.5}, "leave no ratio between"),
+        ({"statistic": "sequence_sum_k1", "high": 0.9}, "bounds 1.11111 and 0.9"),
+    ],
+)
+def test_bounds_of_a_rejection(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RolloutCorrection.model_validate({"weights": None, "reject": [fields]})
+
+
+def test_one_answer_per_prompt_is_enough_without_siblings() -> None:
+    one = {"group_size": 1, "greedy": True}
+    _recipe(generate_rollouts=one, compute_advantages={"estimator": "remax"})
+    _recipe(generate_rollouts=one, compute_advantages={"estimator": "reinforce_plus_plus"})
+    with pytest.raises(ValidationError, match="estimator group compares an answer with others"):
+        _recipe(generate_rollouts=one)
+
+
+def test_drift_from_renormalised_log_probs_is_refused() -> None:
+    loss = {"name": "dapo", "off_policy_threshold": 0.1}
+    with pytest.raises(ValidationError, match="every rollout seems to have drifted"):
+        _recipe(generate_rollouts={"top_p": 0.9}, update_policy={"loss": loss})
 
 
 def test_estimators_get_what_they_read() -> None:
@@ -113,6 +141,8 @@ def test_estimators_get_what_they_read() -> None:
     _recipe(generate_rollouts={"greedy": True}, compute_advantages={"estimator": "remax"})
     with pytest.raises(ValidationError, match="estimator gdpo does not read the total reward"):
         _recipe(compute_advantages={"estimator": "gdpo", "kl_coef": 0.1})
+    with pytest.raises(ValidationError, match="reward_clip would do nothing"):
+        _recipe(compute_advantages={"estimator": "gdpo", "reward_clip": [0.0, 1.0]})
     with pytest.raises(ValidationError, match="needs a value head"):
         _recipe(compute_advantages={"estimator": "gae"})
 

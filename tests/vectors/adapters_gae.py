@@ -111,9 +111,8 @@ def _run_controller(case: dict[str, Any]) -> str | None:
 
 def _first_difference(case: dict[str, Any], **found: Any) -> str | None:
     tol = case["tol"]
-    for name, got in found.items():
-        if name in case["expected"]:
-            text = differs(name, got, case["expected"][name], tol["rtol"], tol["atol"])
-            if text is not None:
-                return text
-    return None
+    texts = (
+        differs(name, found[name], want, tol["rtol"], tol["atol"])
+        for name, want in case["expected"].items()
+    )
+    return next((text for text in texts if text is not None), None)

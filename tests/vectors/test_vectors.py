@@ -101,7 +101,7 @@ def test_functions_are_those_that_training_calls() -> None:
     assert Loss.__call__.__globals__ is vars(base)
     assert vars(loop)["completion_logprobs"].__globals__ is vars(logprobs)
     for runner, training, names in (
-        (trl_losses, loop, ("row_statistics", "step_metrics")),
+        (trl_losses, loop, ("counts_rows", "row_statistics", "step_metrics")),
         (trl_losses, window, ("top_entropy", "LossInputs")),
         (trl_losses, rows, ("correction",)),
         (adapters_losses, loop, ("Controllers",)),

@@ -15,7 +15,7 @@ from pipeline.losses.masks import top_entropy
 from pipeline.ragged import Ragged
 from pipeline.registry import build
 from pipeline.training.rollout_correction import Correction, correction
-from pipeline.training.statistics import row_statistics, step_metrics
+from pipeline.training.statistics import counts_rows, row_statistics, step_metrics
 from tests.vectors.cases import KnownDifference, Unsupported, numbers
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
@@ -111,10 +111,10 @@ def metrics_of(
     case: dict[str, Any], loss: Loss, inputs: LossInputs, outputs: LossOutputs
 ) -> dict[str, float]:
     """Metrics of a batch under TRL's names."""
-    one_advantage_per_row = inputs.advantages.shape[-1] == 1
+    has_token_advantages = inputs.advantages.shape[-1] > 1
     metrics = step_metrics(
         row_statistics(inputs, outputs),
-        loss.per_row and one_advantage_per_row,
+        counts_rows(loss, has_token_advantages),
         further_names=loss.clip_metrics,
     )
     if loss.has_entropy_bonus:

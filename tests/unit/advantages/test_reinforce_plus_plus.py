@@ -36,4 +36,4 @@ def test_the_penalty_of_a_token_reaches_it_and_those_before() -> None:
 def test_one_answer_per_prompt_is_enough() -> None:
     got = estimate("reinforce_plus_plus", advantage_inputs([1.0, 0.0], [0, 1]))
     np.testing.assert_allclose(got.advantages, np.array([0.5, -0.5]) / np.sqrt(0.5 + 1e-8))
-    assert not got.informative.any()
+    assert got.informative.all()

@@ -141,7 +141,7 @@ def test_diff_says_it_in_words_and_numbers() -> None:
 
 def test_diff_outside_of_a_project(params_file: Path) -> None:
     params_file.unlink()
-    assert "one ratio per" in _run("diff", "trl", "gspo").output
+    assert "one ratio per" in " ".join(_run("diff", "trl", "gspo").output.split())
     result = _run("diff", "trl", "gsop")
     assert "did you mean 'gspo'?" in str(result.exception)
 

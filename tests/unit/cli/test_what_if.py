@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.artifacts import path_of, read_table, write_table
+from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.main import rollbook
 from pipeline.config import Params
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
@@ -68,8 +68,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tables["scores"] = table("scores", scores)
         settings = Settings.of(params, "i0001")
         outputs = update_policy(settings, inputs_for(tables), context("i0001"))
-        for kind, made in {**tables, "updates": outputs.tables["updates"]}.items():
+        for kind, made in {**tables, **outputs.tables}.items():
             write_table(made, kind, "i0001")
+        write_json({}, path_of("metrics/compute_advantages", "i0001"))
     return where
 
 

@@ -36,6 +36,7 @@ def _settings(
         max_completion_tokens=12,
         correction=correction,
         reward_kl=reward_kl,
+        reward_kl_estimator="k1",
     )
 
 

@@ -72,6 +72,21 @@ def _gradient(update: PolicyUpdate, index: list[int] | None = None) -> torch.Ten
     return torch.cat([value.grad.flatten() for value in update.parameters.values()])
 
 
+def _log_softmax(update: PolicyUpdate) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Row by row, after the gradients are cleared: log-softmax at each completion token, and the tokens."""
+    update.model.zero_grad()
+    found = []
+    for row in range(len(update.rows)):
+        prompt, completion = (
+            lists.rows(np.array([row])).values.tolist()
+            for lists in (update.rows.prompts, update.rows.completions)
+        )
+        logits = update.model(torch.tensor([prompt + completion])).logits[0] / 0.9
+        table = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+        found.append((table, torch.tensor(completion)))
+    return found
+
+
 def _close(got: torch.Tensor, want: torch.Tensor) -> None:
     assert (got - want).norm() / want.norm() < 1e-5
 
@@ -146,17 +161,9 @@ def test_an_entropy_bonus_pushes_entropy_up_by_its_own_gradient(folder: Path) ->
     rows = replace(rows, advantages=np.zeros(12))
     update = _update(folder, rows, loss={"name": "dapo", "entropy_coef": 0.5})
     found = _gradient(update)
-    model, total = update.model, torch.zeros(())
-    model.zero_grad()
-    for row in range(len(rows)):
-        prompt, completion = (
-            lists.rows(np.array([row])).values.tolist()
-            for lists in (rows.prompts, rows.completions)
-        )
-        logits = model(torch.tensor([prompt + completion])).logits[0] / 0.9
-        table = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-        total = total - (table.exp() * table).sum()
-    (-0.5 * total / rows.trained_tokens.sum()).backward()
+    tables = _log_softmax(update)
+    entropy = -sum((table.exp() * table).sum() for table, _ in tables)
+    (-0.5 * entropy / rows.trained_tokens.sum()).backward()
     _close(found, torch.cat([value.grad.flatten() for value in update.parameters.values()]))
 
 
@@ -178,17 +185,10 @@ def test_the_gradient_is_that_of_the_formula(folder: Path) -> None:
     """On its own: -A times the gradient of each token's log-prob, ratio included, over all tokens of the step."""
     update = _update(folder, loss={"name": "dapo", "clip_low": 1.0, "clip_high": 1e9})
     found = _gradient(update)
-    rows, model, total = update.rows, update.model, torch.zeros(())
-    model.zero_grad()
-    for row in range(len(rows)):
-        prompt, completion = (
-            lists.rows(np.array([row])).values.tolist()
-            for lists in (rows.prompts, rows.completions)
-        )
-        logits = model(torch.tensor([prompt + completion])).logits[0] / 0.9
-        table = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-        logprobs = table.gather(-1, torch.tensor(completion)[:, None])[:, 0]
-        total = total - rows.advantages[row] * (logprobs + 0.5).exp().sum()  # old is -0.5
+    rows, total = update.rows, torch.zeros(())
+    for (table, ids), advantage in zip(_log_softmax(update), rows.advantages, strict=True):
+        logprobs = table.gather(-1, ids[:, None])[:, 0]
+        total = total - advantage * (logprobs + 0.5).exp().sum()  # old is -0.5
     (total / rows.trained_tokens.sum()).backward()
     want = torch.cat([value.grad.flatten() for value in update.parameters.values()])
     _close(found, want)
