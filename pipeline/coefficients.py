@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import NonNegativeFloat, PlainValidator, PositiveFloat, model_validator
 
 from pipeline.component import Model
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class AdaptiveKl(Model):
     """A KL coefficient that grows while the KL is above the target and shrinks below it (arXiv 1909.08593 §2.2).
 
-    β ← β · (1 + clamp(KL / target − 1, ±0.2) · rows / horizon), once per iteration; verl's AdaptiveKLController.
+    β ← β · (1 + clamp(KL / target − 1, ±0.2) · rows / horizon), once per iteration; verl's AdaptiveKLController. The
+    factor is kept within [0.1, 10]: with more than five times `horizon` rollouts it would turn negative.
 
     Attributes:
         start: coefficient of the first iteration of a chain.
@@ -29,7 +30,7 @@ class AdaptiveKl(Model):
     def next(self, value: float, kl: float, rows: int) -> float:
         """The coefficient after an iteration of `rows` rollouts with mean KL `kl`."""
         error = min(max(kl / self.target - 1, -0.2), 0.2)
-        return value * (1 + error * rows / self.horizon)
+        return value * min(max(1 + error * rows / self.horizon, 0.1), 10.0)
 
 
 class AdaptiveEntropy(Model):
@@ -69,8 +70,28 @@ class AdaptiveEntropy(Model):
         return min(max(value + change, self.min), self.max)
 
 
-KlCoefficient = NonNegativeFloat | AdaptiveKl
-EntropyCoefficient = Finite | AdaptiveEntropy
+Following = TypeVar("Following", AdaptiveKl, AdaptiveEntropy)
+
+
+def _number_or(model: type[Following], least: float) -> PlainValidator:
+    """One error for what is neither a number nor a mapping, instead of one for each that it might have been."""
+
+    def validate(value: Any) -> float | Following:
+        if isinstance(value, Mapping):
+            return model.model_validate(value)
+        if isinstance(value, model):
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError("must be a number, or follow a target: {start: …, target: …}")
+        if not least <= value < math.inf:
+            raise ValueError(f"must be a finite number of at least {least:g}")
+        return float(value)
+
+    return PlainValidator(validate)
+
+
+KlCoefficient = Annotated[float | AdaptiveKl, _number_or(AdaptiveKl, 0.0)]
+EntropyCoefficient = Annotated[float | AdaptiveEntropy, _number_or(AdaptiveEntropy, 0.0)]
 
 
 def start_of(coefficient: float | AdaptiveKl | AdaptiveEntropy) -> float:

@@ -24,7 +24,9 @@ from pipeline.errors import Problem, nearest
 class Model(BaseModel):
     """A frozen settings object that refuses unknown keys and names the nearest valid one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, validate_default=True, allow_inf_nan=False
+    )
 
     def data_files(self) -> list[str]:
         """Files whose content decides results (templates, word lists); a change re-runs the stage."""

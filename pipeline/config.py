@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    PlainValidator,
     PositiveFloat,
     PositiveInt,
     SerializeAsAny,
@@ -56,7 +57,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 RewardKl = Literal["k1", "k2", "k3", "abs"]
 """KL estimators without a gradient (`pipeline/advantages/kl_reward.py`)."""
-AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, le=1000)]
 
 
 class PromptFormat(Model):
@@ -113,13 +114,13 @@ class PreparePrompts(PromptFormat):
     @property
     def prompts_asked(self) -> int:
         """Prompts of an iteration."""
-        return math.ceil(self.prompts_per_iteration * self.oversample)
+        return _rounded_up(self.prompts_per_iteration * self.oversample)
 
     @property
     def prompts_drawn(self) -> int:
         """Prompts taken from the data for an iteration; those not asked come back in the next pass over it."""
         among = 1.0 if self.prefer == "any" else self.prefer_among
-        return math.ceil(self.prompts_asked * among)
+        return _rounded_up(self.prompts_asked * among)
 
 
 class GenerateRollouts(Sampling):
@@ -250,6 +251,15 @@ class RolloutCorrection(Model):
         return self
 
 
+def _correction(value: Any) -> Any:
+    """One error for what is neither a word nor a mapping, instead of one for each that it might have been."""
+    if isinstance(value, Mapping):
+        return RolloutCorrection.model_validate(value)
+    if value in ("auto", "off") or isinstance(value, RolloutCorrection):
+        return value
+    raise ValueError("must be auto, off, or {weights: …, max: …}")
+
+
 class UpdatePolicy(Model):
     """The gradient steps of one iteration."""
 
@@ -259,13 +269,15 @@ class UpdatePolicy(Model):
     top_entropy: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Only this share of an optimizer step's tokens, those of the highest entropy under the policy before the update,
     carries the policy term (arXiv 2506.01939: 0.2)."""
-    rollout_correction: Literal["auto", "off"] | RolloutCorrection = "auto"
+    rollout_correction: Annotated[
+        Literal["auto", "off"] | RolloutCorrection, PlainValidator(_correction)
+    ] = "auto"
     """`auto` corrects, with the defaults, where the engine's log-probs are not the trainer's own."""
     epochs: PositiveInt = 1
     """Passes over the iteration's rollouts."""
     optimizer_steps: PositiveInt = 1
     """Optimizer steps per epoch: the rollouts are split into this many parts, whole groups together."""
-    learning_rate: PositiveFloat = 1e-6
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-6
     warmup_steps: NonNegativeInt = 0
     """Linear warm-up, counted in optimizer steps along the chain of iterations."""
     weight_decay: NonNegativeFloat = 0.0
@@ -533,6 +545,11 @@ class Params(Model):
         """Weight of each training source by its label, in the order of `data.train`."""
         weights = (source.weight for source in self.data.train)
         return dict(zip(self.data.train_labels, weights, strict=True))
+
+
+def _rounded_up(value: float) -> int:
+    """The next whole number; 110.00000000000001, which is 100 · 1.1, is 110."""
+    return math.ceil(round(value, 6))
 
 
 def _labels(sources: Iterable[Source]) -> list[str]:

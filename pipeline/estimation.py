@@ -91,7 +91,15 @@ def estimator_inputs(
         groups: [R] labels.
         weights: of each reward by its column in `scores`.
         reward_clip: bounds of the total rewards; the greedy ones are held to them too.
+
+    Raises:
+        ArtifactError: if the scores were made with other rewards.
     """
+    if missing := [name for name in weights if name not in scores.column_names]:
+        raise ArtifactError(
+            f"the scores table has no column {missing[0]}: it was made with other rewards",
+            "score again: run `dvc repro`",
+        )
     sampled = sampled_rows(rollouts)
     rows = np.flatnonzero(sampled)
     rewards = numbers_in(scores["reward"])

@@ -1,13 +1,15 @@
-"""Reads params.yaml: YAML as DVC reads it, recipes resolved (`extends`), all problems in one report."""
+"""Reads and rewrites params.yaml: YAML as DVC reads it, recipes resolved (`extends`), all problems in one report."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.atomic import replacing
 from pipeline.component import problems_of
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
 from pipeline.errors import ConfigError, Problem, nearest
@@ -52,6 +54,26 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
         ConfigError: with every problem found, each with its place, value and nearest valid name.
     """
     return parse_params(read_yaml(path), str(path))
+
+
+def read_text(path: Path = PARAMS_FILE) -> str:
+    """The text of the file, whatever its line ends, with `\\n`."""
+    return path.read_text(encoding="utf-8")
+
+
+def write_text(text: str, path: Path = PARAMS_FILE) -> None:
+    """Puts a text in the place of the file's in one step; its line ends and mode stay, and a link stays a link.
+
+    Raises:
+        ConfigError: if the file is not writable.
+    """
+    target = path.resolve()
+    if not os.access(target, os.W_OK):
+        raise ConfigError([Problem("", "is not writable")], str(path))
+    ends = "\r\n" if b"\r\n" in target.read_bytes() else "\n"
+    with replacing(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline=ends)
+        temporary.chmod(target.stat().st_mode)
 
 
 def parse_params(raw: Mapping[str, Any], source: str = "params.yaml") -> Params:

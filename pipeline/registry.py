@@ -86,7 +86,9 @@ def load_object(path: str) -> Any:
 def _built_in(kind: str, name: object) -> type[Component]:
     cls = (
         _component_in(kind, name)
-        if isinstance(name, str) and (PACKAGE_FOLDER / kind / f"{name}.py").is_file()
+        if isinstance(name, str)
+        and name.isidentifier()
+        and (PACKAGE_FOLDER / kind / f"{name}.py").is_file()
         else None
     )
     if cls is None:

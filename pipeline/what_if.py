@@ -29,6 +29,7 @@ from pipeline.estimation import (
     old_and_reference,
     sampled_rows,
 )
+from pipeline.plan import load_stage
 from pipeline.ragged import Ragged
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rows import TrainingRows, training_rows
@@ -92,12 +93,14 @@ class WhatIf:
         was, would_be: the iteration's recipe, and the other.
         sign_flips: share of the kept rollouts that one pushes up and the other down.
         not_trained: kept rollouts that the update did not compute, so that their policy counts as not moved.
+        changed: settings that params.yaml has otherwise now than when the iteration was trained.
     """
 
     was: Figures
     would_be: Figures
     sign_flips: float
     not_trained: int
+    changed: list[str]
 
 
 def what_if(
@@ -123,9 +126,9 @@ def what_if(
     own = params.recipe_of(key)
     other = _changed(own, own if recipe is None else params.recipes[recipe], loss, estimator)
     tables = {kind: read_table(path_of(kind, key), kind)[0] for kind in TABLES}
-    tables["scores"] = aligned(tables["scores"], tables["rollouts"], "scores")
-    if tables["logprobs"].num_rows:
-        tables["logprobs"] = aligned(tables["logprobs"], tables["rollouts"], "logprobs")
+    for kind in ("scores", "logprobs", "advantages", "updates"):
+        if kind != "logprobs" or tables[kind].num_rows:
+            tables[kind] = aligned(tables[kind], tables["rollouts"], kind)
     _refuse_missing(other, tables["logprobs"], key)
     used = read_json(path_of("metrics/compute_advantages", key)).get("kl_coef")
     advantages = _advantages(other, tables, used)
@@ -137,7 +140,20 @@ def what_if(
         would_be,
         float(np.mean(np.sign(was.advantages) * np.sign(would_be.advantages) < 0)),
         int((kept & ~tables["updates"]["trained"].to_numpy()).sum()),
+        _settings_changed(params, key),
     )
+
+
+def _settings_changed(params: Params, key: str) -> list[str]:
+    """Places in params.yaml."""
+    found = []
+    for name in ("compute_advantages", "update_policy"):
+        file, settings = path_of(f"run_info/{name}", key), load_stage(name).settings
+        if file.exists():
+            then, places = read_json(file).get("settings", {}), settings.places()
+            now = settings.of(params, key).model_dump(mode="json", serialize_as_any=True)
+            found += [places[field] for field in now if now[field] != then.get(field)]
+    return found
 
 
 def _changed(own: Recipe, other: Recipe, loss: object, estimator: object) -> Recipe:

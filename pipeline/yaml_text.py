@@ -42,7 +42,7 @@ def with_entries(text: str, section: str, entries: Mapping[str, Entry]) -> str:
         added = "".join(f", {key}: {entry.flow}" for key, entry in entries.items())
         return text[: end - 1] + added + text[end - 1 :]
     lines = text.splitlines()
-    place = _last_line(found) + 1
+    place = _last_line(found, lines) + 1
     indent = found.value[-1][0].start_mark.column
     return "\n".join([*lines[:place], *_lines(entries, indent), *lines[place:], ""])
 
@@ -112,9 +112,25 @@ def _lines(entries: Mapping[str, Entry], indent: int) -> list[str]:
     return [f"{' ' * indent}{line}" if line else "" for line in lines]
 
 
-def _last_line(node: Any) -> int:
+def _last_line(node: Any, lines: Sequence[str]) -> int:
     """Line of the last thing written in a YAML node; a block's own end mark lies behind the comments after it."""
+    if getattr(node, "style", None) in ("|", ">"):
+        return _last_line_of_text(node, lines)
     if isinstance(node.value, str) or node.flow_style or not node.value:
         return int(node.end_mark.line)
     last = node.value[-1]
-    return _last_line(last[1] if isinstance(last, tuple) else last)
+    return _last_line(last[1] if isinstance(last, tuple) else last, lines)
+
+
+def _last_line_of_text(node: Any, lines: Sequence[str]) -> int:
+    """The same of a text in block style (`|`, `>`): its last line that is indented as its first."""
+    last, indent = int(node.start_mark.line), None
+    for number in range(last + 1, min(node.end_mark.line + 1, len(lines))):
+        line = lines[number]
+        if line.strip():
+            own = len(line) - len(line.lstrip(" "))
+            indent = own if indent is None else indent
+            if own < indent or number == node.end_mark.line:
+                break
+            last = number
+    return last

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 from pipeline.advantages.base import FloatArray
 from pipeline.advantages.metrics import advantage_metrics
 from pipeline.advantages.moments import moments_of
-from pipeline.coefficients import AdaptiveKl, start_of
+from pipeline.coefficients import AdaptiveKl
 from pipeline.component import Model
 from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
@@ -109,10 +109,10 @@ def _kl_coefficient(compute: ComputeAdvantages, inputs: Inputs) -> float:
     """The coefficient of this iteration: one that follows a target travels with the optimizer's state."""
     if not isinstance(compute.kl_coef, AdaptiveKl):
         return compute.kl_coef
-    from pipeline.training.controllers import read_state
+    from pipeline.training.controllers import REWARD_KL_COEF, read_state, standing
 
     _, controllers = read_state(inputs.folders["optimizers"])
-    return controllers.get("kl_coef", start_of(compute.kl_coef))
+    return standing(compute.kl_coef, controllers, REWARD_KL_COEF)
 
 
 def _kept(settings: Settings, groups: IntArray, informative: Flags, context: Context) -> Flags:

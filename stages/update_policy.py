@@ -6,13 +6,20 @@ rollout, and one row per optimizer step.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pipeline.coefficients import KlCoefficient
 from pipeline.config import RewardKl, RolloutCorrection, UpdatePolicy
 from pipeline.errors import TrainingError
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+
+if TYPE_CHECKING:
+    from pipeline.training.rows import TrainingRows
+
+
+MUCH = 0.5
+"""Share of rollouts without tokens that is worth a warning."""
 
 
 class Settings(StageSettings):
@@ -47,7 +54,7 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
     device = prepare_torch(context.runtime)
     update, previous = settings.update, inputs.folders["policies"]
     rows = training_rows(inputs.tables, update, inputs.digest("policies"), settings.correction)
-    _check_groups(rows.kept_groups, update, context)
+    _check_rows(rows, update, context)
     state = read_optimizer_state(inputs.folders["optimizers"])
     model = load_for_training(previous, state.masters, update, device)
     loop = LoopSettings(
@@ -93,15 +100,26 @@ def _reward_kl(settings: Settings, inputs: Inputs) -> float:
     return row_mean(token_kl(old, ref, mask, settings.reward_kl_estimator), mask)
 
 
-def _check_groups(kept_groups: int, update: UpdatePolicy, context: Context) -> None:
-    if not kept_groups:
+def _check_rows(rows: TrainingRows, update: UpdatePolicy, context: Context) -> None:
+    """Raises TrainingError if there is nothing to train on; warns where there is much less than was generated."""
+    groups = rows.kept_groups
+    if not groups:
         raise TrainingError(
             f"{context.key}: no rollout is kept, so there is nothing to train on",
             "look at the column `kept` of the advantages table",
         )
-    if kept_groups < update.optimizer_steps:
+    emptied = rows.emptied_by[rows.kept]
+    if not rows.trained_tokens[rows.kept].any():
+        reasons = ", ".join(sorted(set(emptied) - {""})) or "the engine gave none"
+        raise TrainingError(
+            f"{context.key}: no kept rollout has a token to train on ({reasons})",
+            "raise generate_rollouts.max_completion_tokens, or loosen what masks and rejects",
+        )
+    if (share := float((emptied != "").mean())) > MUCH:
+        context.warn(f"{share:.0%} of the kept rollouts have no token to train on")
+    if groups < update.optimizer_steps:
         context.warn(
-            f"{kept_groups} groups make {kept_groups} optimizer steps, not {update.optimizer_steps}: groups stay whole"
+            f"{groups} groups make {groups} optimizer steps, not {update.optimizer_steps}: groups stay whole"
         )
 
 

@@ -6,10 +6,9 @@ import re
 
 import click
 
-from pipeline.atomic import replacing
-from pipeline.config import BASE_KEY, PARAMS_FILE, Params
+from pipeline.config import BASE_KEY, Params
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.params import read_params
+from pipeline.params import read_params, read_text, write_text
 from pipeline.yaml_text import Entry, flow, with_entries
 
 
@@ -34,9 +33,7 @@ def iterate(count: int, recipe: str | None) -> None:
     if not new:
         click.echo(f"params.yaml has {len(params.iterations)} iterations already; nothing to add")
         return
-    text = with_iterations(PARAMS_FILE.read_text(encoding="utf-8"), new)
-    with replacing(PARAMS_FILE) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(with_iterations(read_text(), new))
     click.echo(
         f"added {', '.join(new)} ({next(iter(new.values()))['recipe']}); `dvc repro` trains them"
     )

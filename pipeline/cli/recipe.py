@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 import click
 
-from pipeline.atomic import replacing
 from pipeline.config import PARAMS_FILE, Recipe
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
-from pipeline.params import parse_params, parse_yaml, read_params, read_yaml, resolve_recipes
+from pipeline.params import (
+    parse_params,
+    parse_yaml,
+    read_params,
+    read_text,
+    read_yaml,
+    resolve_recipes,
+    write_text,
+)
 from pipeline.presets import Preset, presets, read_preset
 from pipeline.recipe_diff import (
     GROUPS,
@@ -23,7 +30,7 @@ from pipeline.recipe_diff import (
     token_weights,
 )
 from pipeline.recipe_text import Task, recipe_text
-from pipeline.yaml_text import Entry, flow, with_entries
+from pipeline.yaml_text import WORDS, Entry, flow, with_entries
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 PLACEHOLDER = "numeric_answer"
@@ -62,12 +69,11 @@ def add(name: str | None, preset: str | None, like: str | None, listed: bool) ->
         raise ConfigError([problem], "rollbook recipe add")
     published, task = read_preset(preset), _task(name, like)
     text = recipe_text(published, task, sizes=like is not None)
-    changed = with_recipe(PARAMS_FILE.read_text(encoding="utf-8"), name, text, published)
+    changed = with_recipe(read_text(), name, text, published)
     params = parse_params(
         parse_yaml(changed, f"{PARAMS_FILE} with {name}"), f"{PARAMS_FILE} with {name}"
     )
-    with replacing(PARAMS_FILE) as temporary:
-        temporary.write_text(changed, encoding="utf-8")
+    write_text(changed)
     rewards = ", ".join(
         reward.column.removeprefix("reward_")
         for reward in params.recipes[name].score_rollouts.rewards
@@ -101,9 +107,9 @@ def _task(name: str, like: str | None) -> Task:
     """
     raw, params = read_yaml(), read_params()
     problems = []
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name.lower() in WORDS:
         problems.append(
-            Problem("NAME", f"a recipe's name is letters, digits, _ and - (got {name!r})")
+            Problem("NAME", f"a recipe's name is a word of letters, digits, _ and - (got {name!r})")
         )
     if name in params.recipes:
         problems.append(Problem(f"recipes.{name}", "exists already; choose another name"))

@@ -12,7 +12,7 @@ from pipeline.params import read_params
 if TYPE_CHECKING:
     from pipeline.what_if import WhatIf
 
-SHARES = ("clipped low", "clipped high", "gradient on the top")
+SHARES = ("clipped low", "clipped high", "gradient")
 """Beginnings of the names of numbers that are shown in percent."""
 
 
@@ -59,9 +59,15 @@ def print_table(found: WhatIf, was: str, other: str) -> None:
     for here, there in zip(found.was.lengths, found.would_be.lengths, strict=True):
         span = f"{here.least} to {here.most}" if here.least < here.most else f"{here.most}"
         label = f"gradient on completions of {span} tokens ({here.tokens:.0%} of tokens)"
-        shown.add_row(label, f"{here.gradient:.1%}", f"{there.gradient:.1%}")
+        shown.add_row(
+            label, _number("gradient", here.gradient), _number("gradient", there.gradient)
+        )
     shown.add_row("advantages with the other sign", "", f"{found.sign_flips:.1%}")
     show("What if", shown)
+    if found.changed:
+        click.echo(
+            f"params.yaml changed since ({', '.join(found.changed)}): the first column is what it says now"
+        )
     if found.not_trained:
         click.echo(
             f"{found.not_trained} of {len(found.was.advantages)} kept rollouts were not computed in training "
@@ -77,9 +83,12 @@ def _spec(option: str, text: str | None) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return YAML(typ="safe").load(text)
+        spec = YAML(typ="safe").load(text)
     except YAMLError as error:
         raise ConfigError([Problem(option, " ".join(str(error).split()))], option) from None
+    if spec is None:
+        raise ConfigError([Problem(option, f"needs a name or {{name: …}} (got {text!r})")], option)
+    return spec
 
 
 def _number(name: str, value: float) -> str:

@@ -14,7 +14,8 @@ from pipeline.errors import ArtifactError
 if TYPE_CHECKING:
     from pipeline.losses.base import Loss
 
-KL_COEF, ENTROPY_COEF, ENTROPY = "kl_coef", "entropy_coef", "entropy"
+KL_COEF, REWARD_KL_COEF = "kl_coef", "reward_kl_coef"
+ENTROPY_COEF, ENTROPY = "entropy_coef", "entropy"
 """Keys of the controllers in `optimizers/<key>/state.json`."""
 
 STATE_FILE = "state.json"
@@ -35,6 +36,21 @@ def read_state(folder: Path) -> tuple[int, dict[str, float]]:
         raise ArtifactError(f"{folder}: is not an optimizer state: {error}") from error
 
 
+def standing(
+    setting: float | AdaptiveKl | AdaptiveEntropy, state: Mapping[str, float], name: str
+) -> float:
+    """A coefficient as it stands: a fixed one, or what the iteration before left, or else its start.
+
+    The recipe before may have had other bounds, which is why those of an entropy coefficient are applied again.
+    """
+    if isinstance(setting, (int, float)):
+        return setting
+    value = state.get(name, start_of(setting))
+    return (
+        min(max(value, setting.min), setting.max) if isinstance(setting, AdaptiveEntropy) else value
+    )
+
+
 class Controllers:
     """Follows the targets of one iteration's loss and of the KL in its rewards.
 
@@ -50,7 +66,7 @@ class Controllers:
     @property
     def follows_kl(self) -> bool:
         """Whether a KL coefficient follows a target."""
-        return isinstance(self._kl_setting, AdaptiveKl)
+        return isinstance(self._kl_setting[1], AdaptiveKl)
 
     @property
     def kl_coef(self) -> float:
@@ -79,24 +95,23 @@ class Controllers:
 
     def after_iteration(self, kl: float, rows: int) -> None:
         """Follows the KL target, given the KL per token of the iteration's `rows` rollouts; NaN says nothing."""
-        setting = self._kl_setting
+        name, setting = self._kl_setting
         if isinstance(setting, AdaptiveKl) and not math.isnan(kl):
-            self._state[KL_COEF] = setting.next(self._value(setting, KL_COEF), kl, rows)
+            self._state[name] = setting.next(self._value(setting, name), kl, rows)
 
     def state(self) -> dict[str, float]:
         """What the next iteration needs: nothing if all coefficients are fixed."""
-        following = {
-            KL_COEF: self.follows_kl,
-            ENTROPY_COEF: isinstance(self._loss.entropy_coef, AdaptiveEntropy),
-            ENTROPY: isinstance(self._loss.entropy_coef, AdaptiveEntropy),
-        }
-        return {name: value for name, value in self._state.items() if following.get(name)}
+        names = {self._kl_setting[0]} if self.follows_kl else set()
+        if isinstance(self._loss.entropy_coef, AdaptiveEntropy):
+            names |= {ENTROPY_COEF, ENTROPY}
+        return {name: value for name, value in self._state.items() if name in names}
 
     @property
-    def _kl_setting(self) -> KlCoefficient:
-        return self._reward_kl if self._reward_kl != 0 else self._loss.kl_coef
+    def _kl_setting(self) -> tuple[str, KlCoefficient]:
+        """Name in the state and setting of the KL that is on, in the reward or in the loss."""
+        if self._reward_kl != 0:
+            return REWARD_KL_COEF, self._reward_kl
+        return KL_COEF, self._loss.kl_coef
 
     def _value(self, setting: float | AdaptiveKl | AdaptiveEntropy, name: str) -> float:
-        if isinstance(setting, (AdaptiveKl, AdaptiveEntropy)):
-            return self._state.get(name, start_of(setting))
-        return setting
+        return standing(setting, self._state, name)

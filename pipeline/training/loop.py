@@ -70,7 +70,7 @@ class PolicyUpdate:
             on_rows: called with (rows, tokens) done since the last call, after every micro-batch.
 
         Raises:
-            TrainingError: if a loss or gradient is not finite.
+            TrainingError: if a loss, gradient or weight is not finite.
         """
         settings, update, steps = self.settings, self.settings.update, []
         for epoch in range(update.epochs):
@@ -79,10 +79,20 @@ class PolicyUpdate:
                 self.rows.groups, self.rows.kept, update.optimizer_steps, *order
             ):
                 steps.append(self._step(epoch, index, on_rows))
+        self._refuse_broken_weights()
         moments = moments_of(self.optimizer, self.parameters)
         return UpdateRecord(
             steps, self.computed, self.numbers, self.policy_logprobs, moments, self.controllers
         )
+
+    def _refuse_broken_weights(self) -> None:
+        for name, parameter in self.parameters.items():
+            if not torch.isfinite(parameter).all():
+                raise TrainingError(
+                    f"after the last optimizer step of {self.settings.iteration} the weights {name} are not finite; "
+                    "nothing was written",
+                    "lower the learning rate",
+                )
 
     def _step(self, epoch: int, index: IntArray, on_rows: Callable[[int, int], None]) -> StepRecord:
         rows, update = self.rows, self.settings.update

@@ -23,14 +23,15 @@ LAST, LOWEST, HIGHEST = ("learning_rate", "kl_coef", "entropy_coef"), ("ratio/mi
 
 def updates_table(rollouts: pa.Table, rows: TrainingRows, record: UpdateRecord) -> pa.Table:
     """One row per rollout; numbers are null where the rollout was not trained on."""
-    numbers, trained = record.numbers, record.computed
+    numbers, trained = record.numbers, record.computed & (rows.trained_tokens > 0)
     nothing = np.full(len(rows), np.nan)
 
     def number(values: NDArray[np.float64]) -> pa.Array:
         return pa.array(values, mask=~trained | np.isnan(values))
 
     def mean(name: str) -> NDArray[np.float64]:
-        return numbers.get(name, nothing) / numbers.get("tokens", nothing)
+        tokens = numbers.get("tokens", nothing)
+        return numbers.get(name, nothing) / np.where(tokens > 0, tokens, np.nan)
 
     absolute = np.nan_to_num(numbers.get("absolute_loss", nothing))
     emptied = np.where(rows.emptied_by == "", NO_TOKENS, rows.emptied_by)

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config import Params
 from pipeline.errors import ConfigError
-from pipeline.params import merge, parse_params, read_params, read_yaml
+from pipeline.params import merge, parse_params, read_params, read_text, read_yaml, write_text
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = read_yaml(ROOT / "params.yaml")
@@ -246,3 +246,14 @@ def test_numbers_are_read_as_dvc_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_text("rate: 1e-06\nkey: 0o17\nyes: no\n")
     assert read_yaml(file) == {"rate": 1e-06, "key": 15, "yes": "no"}
+
+
+def test_rewriting_keeps_line_ends_mode_and_links(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.yaml", tmp_path / "params.yaml"
+    target.write_bytes(b"a: 1\r\nb: 2\r\n")
+    target.chmod(0o664)
+    link.symlink_to(target)
+    write_text(read_text(link) + "c: 3\n", link)
+    assert target.read_bytes() == b"a: 1\r\nb: 2\r\nc: 3\r\n"
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o664

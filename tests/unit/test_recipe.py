@@ -152,6 +152,22 @@ def test_a_reward_clip_is_a_range() -> None:
         _recipe(compute_advantages={"reward_clip": [1.0, -1.0]})
 
 
+@pytest.mark.parametrize("value", [False, None, "on", 2.0])
+def test_what_is_no_correction_gets_one_error(value: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        _update(rollout_correction=value)
+    (line,) = caught.value.errors()
+    assert line["loc"] == ("update_policy", "rollout_correction")
+    assert "must be auto, off, or {weights" in line["msg"]
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm"])
+def test_numbers_are_finite(name: str) -> None:
+    for value in (math.inf, math.nan):
+        with pytest.raises(ValidationError):
+            _update(**{name: value})
+
+
 def test_prompts_drawn_and_asked() -> None:
     plain = PreparePrompts(prompts_per_iteration=100)
     assert (plain.prompts_asked, plain.prompts_drawn) == (100, 100)
@@ -159,6 +175,7 @@ def test_prompts_drawn_and_asked() -> None:
     assert (more.prompts_asked, more.prompts_drawn) == (156, 156)
     choosy = more.model_copy(update={"prefer": "informative"})
     assert (choosy.prompts_asked, choosy.prompts_drawn) == (156, 312)
-    for wrong in (0.5, math.inf):
+    assert PreparePrompts(prompts_per_iteration=100, oversample=1.1).prompts_asked == 110
+    for wrong in (0.5, math.inf, 1e300):
         with pytest.raises(ValidationError):
             PreparePrompts(oversample=wrong)

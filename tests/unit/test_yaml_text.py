@@ -88,3 +88,11 @@ def test_blocks_keep_comments_and_layout(before: str, after: str) -> None:
     changed = with_entries(before, "recipes", {"x": BLOCK})
     assert changed.endswith(after)
     assert YAML(typ="safe").load(changed)["recipes"]["x"] == {"b": 1}
+
+
+def test_entries_behind_a_text_in_block_style_come_before_what_follows() -> None:
+    for mark in ("|", ">", "|+", ">-"):
+        text = f"a:\n  b:\n    c: {mark}\n      one\n      # two\n\n# of d\nd: 1\n"
+        found = with_entries(text, "a", {"e": Entry("2")})
+        assert found.index("# two") < found.index("e: 2") < found.index("# of d")
+        assert found.endswith("\n# of d\nd: 1\n")

@@ -41,12 +41,22 @@ def run_case(category: str, case: dict[str, Any]) -> str | None:
 
 
 def cases_in(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Category and case, for all files of the format in a folder."""
-    for file in sorted(folder.glob("*.json")):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get("format") == FORMAT:
-            for case in content["cases"]:
-                yield content["category"], case
+    """Category and case, for all files of the format in a folder.
+
+    Raises:
+        ValueError: for a file that is not what it says it is, with its name.
+    """
+    for file in _files(folder):
+        try:
+            content = json.loads(file.read_text(encoding="utf-8-sig"))
+            if isinstance(content, dict) and content.get("format") == FORMAT:
+                yield from [(str(content["category"]), dict(case)) for case in content["cases"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return [folder] if folder.is_file() else sorted(folder.glob("*.json"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,13 +65,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder = parser.parse_args(arguments).folder
     counts, left_out = Counter[str](), Counter[str]()
-    for category, case in cases_in(folder):
-        outcome, text = _outcome(category, case)
-        counts[outcome] += 1
-        if outcome == "not covered":
-            left_out[f"{category}: {text}"] += 1
-        elif outcome != "passed":
-            print(f"{outcome} {category}/{case['id']}: {text}")
+    for file in _files(folder):
+        try:
+            cases = list(cases_in(file))
+        except ValueError as error:
+            counts["FAILED"] += 1
+            print(f"FAILED {error}")
+            continue
+        for number, (category, case) in enumerate(cases):
+            outcome, text = _outcome(category, case)
+            counts[outcome] += 1
+            if outcome == "not covered":
+                left_out[f"{category}: {text}"] += 1
+            elif outcome != "passed":
+                print(f"{outcome} {category}/{case.get('id', number)}: {text}")
     for reason, count in sorted(left_out.items()):
         print(f"not covered {reason} ({count})")
     if not counts:

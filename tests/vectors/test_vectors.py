@@ -206,5 +206,23 @@ def test_what_is_not_covered_is_counted_by_reason(
         run_case("something", {})
 
 
+def test_files_that_are_not_what_they_say_fail_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in {
+        "cut.json": "{",
+        "bare.json": json.dumps({"format": FORMAT}),
+        "list.json": json.dumps({"format": FORMAT, "category": "kl", "cases": [3]}),
+        "other.json": "[]",
+        "strange.json": json.dumps({"format": FORMAT, "category": "new", "cases": [{"id": "x"}]}),
+    }.items():
+        (tmp_path / name).write_text(content)
+    assert main([str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("cut.json", "bare.json", "list.json", "new/x"):
+        assert any(line.startswith("FAILED") and name in line for line in lines), name
+    assert lines[-1] == "0 passed, 4 failed"
+
+
 def test_an_empty_folder_is_a_failure(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 1

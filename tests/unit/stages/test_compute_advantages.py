@@ -12,7 +12,7 @@ from pipeline.errors import ArtifactError
 from pipeline.plan import dependencies_of
 from pipeline.stage import Context, Inputs, Outputs
 from pipeline.training.optimizer import OptimizerState, optimizer_state_writer
-from stages.compute_advantages import STAGE, Settings, compute_advantages
+from stages.compute_advantages import STAGE, Settings, WeightedColumn, compute_advantages
 from tests.builders import history_row, prompt_rows, rollout_rows, table, with_greedy
 from tests.unit.rewards.rows import reward
 
@@ -361,10 +361,30 @@ def test_an_adaptive_coefficient_is_read_from_the_predecessors_optimizer(project
     )
     write_folder(optimizer_state_writer(OptimizerState()), "optimizers", "i0000")
     assert run(given, adaptive).metrics["kl_coef"] == 0.2
-    later = OptimizerState(controllers={"kl_coef": 0.3})
+    later = OptimizerState(controllers={"reward_kl_coef": 0.3, "kl_coef": 9.0})
     write_folder(optimizer_state_writer(later), "optimizers", "i0000")
     outputs = run(given, adaptive)
     assert (outputs.metrics["kl_coef"], outputs.metrics["kl"]) == (0.3, pytest.approx(0.5))
+
+
+def test_scores_made_with_other_rewards_are_refused() -> None:
+    other = WeightedColumn(column="reward_other", weight=1.0)
+    with pytest.raises(ArtifactError, match="no column reward_other: it was made with other"):
+        run(tables(), settings().model_copy(update={"rewards": [other]}))
+
+
+def test_a_group_that_differs_from_its_greedy_answer_is_kept() -> None:
+    """All samples are right and the greedy answer is wrong: to remax that is signal, to group it is none."""
+    given = greedy_tables([0.0] * 3)
+    scores = given["scores"]
+    rewards = np.where(given["rollouts"]["greedy"].to_numpy(), 0.0, 1.0)
+    place = scores.column_names.index("reward")
+    given["scores"] = scores.set_column(place, "reward", pa.array(rewards))
+    remax = run(given, settings(estimator={"name": "remax"}, drop_zero_signal=True))
+    kept = remax.tables["advantages"]["kept"].to_numpy()
+    assert (kept == ~given["rollouts"]["greedy"].to_numpy()).all()
+    with pytest.raises(ArtifactError, match="in none of"):
+        run(given, settings(estimator={"name": "group"}, drop_zero_signal=True))
 
 
 def test_token_advantages_of_every_row() -> None:

@@ -378,6 +378,18 @@ def test_coefficients_that_follow_a_target_go_on_along_the_chain(project: Path) 
     assert kl == pytest.approx((0.5, 0.5, 0.6, 0.6))  # far above the target: a fifth in 12 rows
 
 
+def test_a_kl_in_the_loss_is_followed_as_the_mean_of_its_rollouts(project: Path) -> None:
+    digest = write_policy().content_hash
+    tables = _with_logprobs(tables_for(digest, ADVANTAGES), ref_logprobs=-1.0)
+    plain = {"name": "dapo", "kl_coef": 0.5}
+    rows = _run(tables, loss=plain).tables["updates"].to_pylist()
+    mean = sum(row["kl"] for row in rows) / len(rows)
+    loss = {**plain, "kl_coef": {"start": 0.5, "target": mean / 1.1, "horizon": 12}}
+    _write(_run(tables, loss=loss), "i0001")
+    state = json.loads((path_of("optimizers", "i0001") / "state.json").read_text())
+    assert state["controllers"] == {"kl_coef": pytest.approx(0.5 * 1.1, rel=1e-4)}
+
+
 def test_the_coefficient_of_a_kl_in_the_reward_follows_the_measured_kl(project: Path) -> None:
     digest = write_policy().content_hash
     tables = _with_logprobs(
@@ -386,7 +398,7 @@ def test_the_coefficient_of_a_kl_in_the_reward_follows_the_measured_kl(project: 
     reward_kl = AdaptiveKl(start=0.5, target=0.09, horizon=12)
     _write(_run(tables, reward_kl=reward_kl), "i0001")
     state = json.loads((path_of("optimizers", "i0001") / "state.json").read_text())
-    assert state["controllers"] == {"kl_coef": pytest.approx(0.5 * (1 + 0.1 / 0.09 - 1))}
+    assert state["controllers"] == {"reward_kl_coef": pytest.approx(0.5 * (1 + 0.1 / 0.09 - 1))}
 
 
 def test_epochs_and_steps(project: Path) -> None:
@@ -449,6 +461,42 @@ def test_nothing_kept_is_refused(project: Path) -> None:
     tables = tables_for(write_policy().content_hash, ADVANTAGES, kept=[False] * 12)
     with pytest.raises(TrainingError, match="i0001: no rollout is kept"):
         _run(tables)
+
+
+def test_nothing_left_to_train_on_is_refused(project: Path) -> None:
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    reasons = ["length"] * 12
+    tables["rollouts"] = with_column(tables["rollouts"], "finish_reason", reasons)
+    with pytest.raises(TrainingError, match=r"no kept rollout has a token .* \(cut off at the len"):
+        _run(tables, mask_truncated=True)
+
+
+def test_most_rollouts_emptied_is_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    reasons = ["length"] * 9 + ["stop"] * 3
+    tables["rollouts"] = with_column(tables["rollouts"], "finish_reason", reasons)
+    _run(tables, mask_truncated=True)
+    assert "75% of the kept rollouts have no token to train on" in capsys.readouterr().err
+
+
+def test_bnpo_counts_rows_without_trained_tokens_on_both_sides(project: Path) -> None:
+    """On-policy, one micro-batch: the mean over tokens of −A, whatever the number of rows without tokens."""
+    tables = tables_for(write_policy().content_hash, ADVANTAGES)
+    reasons = ["length"] * 4 + ["stop"] * 8
+    tables["rollouts"] = with_column(tables["rollouts"], "finish_reason", reasons)
+    options = {"old_logprobs": "measured", "loss": {"name": "bnpo"}, "mask_truncated": True}
+    weighted = 2 * 2.0 - 3 * 0.3 - 4 * 1.0 - 5 * 0.7
+    assert _run(tables, **options).metrics["loss"] == pytest.approx(-weighted / 28, rel=1e-5)
+
+
+def test_weights_that_are_not_finite_stop_the_update(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.training import loop
+
+    monkeypatch.setattr(loop, "learning_rate_at", lambda *_: math.inf)
+    with pytest.raises(TrainingError, match=r"the weights .* are not finite; nothing was written"):
+        _run(tables_for(write_policy().content_hash, ADVANTAGES))
 
 
 def test_a_loss_that_is_not_finite_stops_the_update(project: Path) -> None:

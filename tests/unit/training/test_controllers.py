@@ -30,6 +30,31 @@ def test_the_kl_coefficient_moves_towards_the_target_by_a_fifth_of_the_share_at_
     assert KL.next(0.2, kl, 100) == pytest.approx(want)
 
 
+def test_more_rollouts_than_the_horizon_allows_never_turn_the_coefficient_negative() -> None:
+    assert KL.next(0.2, 0.0, 100_000) == pytest.approx(0.02)
+    assert KL.next(0.2, 60.0, 100_000) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("value", ["much", True, -0.1, float("inf"), float("nan"), [0.1], None])
+def test_what_is_no_coefficient_gets_one_error(value: object) -> None:
+    for name in ("kl_coef", "entropy_coef"):
+        with pytest.raises(ValidationError) as caught:
+            _loss(**{name: value})
+        (line,) = caught.value.errors()
+        assert line["loc"] == (name,)
+        assert "must be a" in line["msg"]
+    with pytest.raises(ValidationError) as caught:
+        _loss(kl_coef={"start": 0.1, "target": 0.1, "horizn": 3})
+    (line,) = caught.value.errors()
+    assert line["loc"] == ("kl_coef", "horizn")
+
+
+def test_a_coefficient_of_the_recipe_before_is_held_within_the_bounds_of_this_one() -> None:
+    state = {"entropy_coef": 0.9, "entropy": 0.1, "reward_kl_coef": 5.0}
+    controllers = Controllers(_loss(kl_coef=KL, entropy_coef=ENTROPY), 0.0, state)
+    assert (controllers.entropy_coef, controllers.kl_coef) == (0.01, 0.2)
+
+
 def test_the_entropy_coefficient_rises_at_or_below_the_target_within_its_bounds() -> None:
     assert ENTROPY.next(0.002, 0.5) == pytest.approx(0.007)
     assert ENTROPY.next(0.007, 0.1) == 0.01
@@ -74,7 +99,7 @@ def test_the_loss_has_the_coefficients_as_they_stand() -> None:
 def test_a_kl_in_the_reward_follows_its_own_target() -> None:
     controllers = Controllers(_loss(), KL, {})
     controllers.after_iteration(0.0, 100)
-    assert controllers.state() == {"kl_coef": pytest.approx(0.2 * 0.98)}
+    assert controllers.state() == {"reward_kl_coef": pytest.approx(0.2 * 0.98)}
     assert controllers.kl_coef == 0.0  # of the loss
 
 
