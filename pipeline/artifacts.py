@@ -1,6 +1,7 @@
 """Where artifacts live and how they are written and read: typed, hashed, atomic, the same bytes for the same content.
 
 artifacts/<kind>/<key>.parquet            tables (schemas in pipeline/schemas)
+artifacts/rescores/<name>/<key>.parquet   tables of a re-score, with its numbers beside them (<key>.json)
 artifacts/<kind>/<key>/                   policies, optimizers
 artifacts/metrics/<stage>/<key>.json      flat, deterministic numbers
 artifacts/run_info/<stage>/<key>.json     what varies from run to run
@@ -39,6 +40,8 @@ TABLES = (
     "evaluations",
     "history",
 )
+NAMED_TABLES = ("rescores",)
+"""Tables of which an iteration has one per name; their kind is `rescores/<name>`."""
 FOLDERS = ("policies", "optimizers")
 METADATA_KEY = b"rollbook"
 ROW_GROUP_ROWS = 16_384
@@ -72,17 +75,24 @@ def path_of(kind: str, key: str) -> Path:
     """Path of an artifact, relative to the project.
 
     Args:
-        kind: a table or folder kind, `metrics/<stage>` or `run_info/<stage>`.
+        kind: a table or folder kind, `rescores/<name>`, `metrics/<stage>` or `run_info/<stage>`.
         key: iteration key, or `train` / `evaluation` for data.
     """
     if kind in FOLDERS:
         return ROOT / kind / key
-    return ROOT / kind / f"{key}.{'parquet' if kind in TABLES else 'json'}"
+    return ROOT / kind / f"{key}.{'parquet' if is_table(kind) else 'json'}"
+
+
+def is_table(kind: str) -> bool:
+    """Whether artifacts of this kind are tables."""
+    family, _, name = kind.partition("/")
+    return kind in TABLES or (family in NAMED_TABLES and bool(name))
 
 
 def schema_of(kind: str) -> TableSchema:
-    """The schema in `pipeline/schemas/<kind>.py`."""
-    schema: TableSchema = importlib.import_module(f"pipeline.schemas.{kind}").SCHEMA
+    """The schema in `pipeline/schemas/<kind>.py`; of a named kind, in that of its family."""
+    family = kind.partition("/")[0]
+    schema: TableSchema = importlib.import_module(f"pipeline.schemas.{family}").SCHEMA
     return schema
 
 
@@ -147,7 +157,7 @@ def refuse_other(facts: Facts, kind: str, path: Path) -> None:
                 f"{path}: holds {facts.kind} {facts.key}, another {what} than {expected}",
                 f"restore it with `dvc checkout --force {path}`",
             )
-    if kind in TABLES and facts.version != (version := schema_of(kind).version):
+    if is_table(kind) and facts.version != (version := schema_of(kind).version):
         raise ArtifactError(
             f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {version}",
             "check out the Rollbook that wrote it, or run its stage again",
@@ -285,5 +295,9 @@ def _damaged(path: Path, error: Exception) -> ArtifactError:
 def keys_of(kind: str) -> list[str]:
     """Keys of all artifacts of a kind that are on disk, sorted."""
     return sorted(
-        path.stem for path in (ROOT / kind).glob("*") if not path.name.startswith(TEMPORARY_PREFIX)
+        {
+            path.stem
+            for path in (ROOT / kind).glob("*")
+            if not path.name.startswith(TEMPORARY_PREFIX)
+        }
     )

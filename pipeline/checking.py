@@ -81,8 +81,6 @@ def warnings_for(params: Params) -> Iterator[str]:
             )
             if asked != judged:
                 yield f"recipes.{name}.prepare_prompts.{field} differs from evaluate_policy.{field}"
-    if params.rescores:
-        yield "rescores: this version checks them and does not run them yet"
 
 
 def refuse_missing_files(params: Params) -> None:

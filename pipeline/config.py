@@ -57,6 +57,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 RewardKl = Literal["k1", "k2", "k3", "abs"]
 """KL estimators without a gradient (`pipeline/advantages/kl_reward.py`)."""
+RescoreName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""It is a folder, a key of plan.json and part of a DVC stage's name."""
 AtLeastOne = Annotated[float, Field(ge=1, le=1000)]
 
 
@@ -498,7 +500,10 @@ class Iteration(Model):
 
 
 class Rescore(Model):
+    """A second opinion on the stored rollouts of every iteration; see `rescores/dvc.yaml`."""
+
     recipe: str
+    """Whose rewards and estimator are taken; nothing else of it counts."""
 
 
 class Runtime(Model):
@@ -506,6 +511,9 @@ class Runtime(Model):
 
     device: str = "auto"
     threads: PositiveInt | Literal["auto"] = "auto"
+    scoring_processes: NonNegativeInt | Literal["auto"] = "auto"
+    """Processes that rewards run in. `auto`: one per processor, none for few rows of rewards without a time limit. 0:
+    all in the stage's own process, where no time limit holds."""
     max_rerun_hours: NonNegativeFloat = 1.0
     """`check` stops when a change would throw away more finished work than this."""
 
@@ -525,7 +533,7 @@ class Params(Model):
     recipes: dict[str, Recipe]
     evaluate_policy: EvaluatePolicy
     iterations: dict[str, Iteration]
-    rescores: dict[str, Rescore] = Field(default_factory=dict)
+    rescores: dict[RescoreName, Rescore] = Field(default_factory=dict)
     runtime: Runtime = Field(default_factory=Runtime)
     tracking: Tracking = Field(default_factory=Tracking)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from pipeline.artifacts import ROOT, TABLES, keys_of, path_of, read_facts, refuse_other
+from pipeline.artifacts import ROOT, TABLES, is_table, keys_of, path_of, read_facts, refuse_other
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
 from pipeline.params import read_yaml
@@ -18,7 +18,7 @@ def load(
     """All iterations of a table as one polars data frame, with other tables joined to it.
 
     Args:
-        kind: a table kind, such as `rollouts`.
+        kind: a table kind, such as `rollouts` or `rescores/<name>`.
         join: further kinds; joined by `rollout_id`, or by `iteration` and `prompt_id` where one side is about prompts.
             Columns that both sides have are taken from the left.
         iterations: keys wanted; default those of params.yaml that are on disk (without one, all on disk): tables of
@@ -39,7 +39,7 @@ def scan(
 ) -> pl.LazyFrame:
     """The same as `load`, not read yet: columns that are not selected are never loaded."""
     for name in (kind, *join):
-        if name not in TABLES:
+        if not is_table(name):
             raise ArtifactError(f"there is no table {name!r}; {nearest(name, TABLES)}")
     wanted = sorted(iterations) if iterations is not None else _current(keys_of(kind))
     if not wanted:

@@ -33,14 +33,18 @@ ITERATION_STAGES = (
     "update_policy",
     "evaluate_policy",
 )
+RESCORE_STAGE = "rescore_rollouts"
+RESCORES = "rescores"
+"""Where plan.json holds the digests of re-scores, by name and iteration."""
 
 
 @dataclass(frozen=True)
 class From:
     """Marks a field of a stage's settings with its place, such as `recipe.generate_rollouts.temperature`.
 
-    Places start in params.yaml, in `recipe` (that of the iteration at hand), at `draws`
-    (prompts drawn by each predecessor in the chain) or at `evaluated` (whether this policy is to be evaluated).
+    Places start in params.yaml, in `recipe` (that of the iteration at hand), in `rescore` (the recipe of the re-score
+    at hand), in `iteration` (the iteration's own entry), at `draws` (prompts drawn by each predecessor in the chain) or
+    at `evaluated` (whether this policy is to be evaluated).
     """
 
     place: str
@@ -50,9 +54,9 @@ class StageSettings(Model):
     """Base of the settings a stage function receives. Every field is annotated with `From`."""
 
     @classmethod
-    def of(cls, params: Params, key: str) -> Self:
-        """The settings of this stage at iteration `key`."""
-        values = {name: _look_up(params, key, mark.place) for name, mark in cls._marks()}
+    def of(cls, params: Params, key: str, rescore: str = "") -> Self:
+        """The settings of this stage at iteration `key`, and of the re-score of that name if it is part of one."""
+        values = {name: _look_up(params, key, rescore, mark.place) for name, mark in cls._marks()}
         return cls.model_validate(values)
 
     @classmethod
@@ -66,10 +70,14 @@ class StageSettings(Model):
             yield from ((name, mark) for mark in info.metadata if isinstance(mark, From))
 
 
-def _look_up(params: Params, key: str, place: str) -> Any:
+def _look_up(params: Params, key: str, rescore: str, place: str) -> Any:
     first, _, rest = place.partition(".")
     if first == "recipe":
         value: Any = params.recipe_of(key)
+    elif first == "rescore":
+        value = params.recipes[params.rescores[rescore].recipe]
+    elif first == "iteration":
+        value = params.iterations[key]
     elif first == "evaluated":
         value = key == BASE_KEY or params.iterations[key].evaluate
     elif first == "draws":
@@ -133,19 +141,30 @@ def make_plan(params: Params) -> dict[str, Any]:
     plan[BASE_KEY] = {"evaluate_policy": planned(params, "evaluate_policy", BASE_KEY).digest}
     for key in params.iterations:
         plan[key] = {name: planned(params, name, key).digest for name in ITERATION_STAGES}
+    plan[RESCORES] = rescore_plan(params)
     return plan
 
 
-def planned(params: Params, name: str, key: str) -> Dependencies:
-    """Dependencies of stage `name` at iteration `key`."""
+def rescore_plan(params: Params) -> dict[str, dict[str, str]]:
+    """Digests of all re-scores by name and iteration: `{"strict": {"i0001": …}}`."""
+    return {
+        name: {key: planned(params, RESCORE_STAGE, key, name).digest for key in params.iterations}
+        for name in params.rescores
+    }
+
+
+def planned(params: Params, name: str, key: str, rescore: str = "") -> Dependencies:
+    """Dependencies of stage `name` at iteration `key`; of the re-score of that name if it is part of one."""
     stage = load_stage(name)
-    return dependencies_of(stage, stage.settings.of(params, key))
+    return dependencies_of(stage, stage.settings.of(params, key, rescore))
 
 
-def planned_digest(plan: Mapping[str, Any], name: str, key: str) -> str | None:
+def planned_digest(plan: Mapping[str, Any], name: str, key: str, rescore: str = "") -> str | None:
     """The digest that `plan.json` holds for a stage, or None."""
-    stages = plan if name in ONCE_STAGES else plan.get(key)
-    entry = stages.get(name) if isinstance(stages, Mapping) else None
+    path = (name,) if name in ONCE_STAGES else (key, name)
+    entry: Any = plan
+    for part in (RESCORES, rescore, key) if rescore else path:
+        entry = entry.get(part) if isinstance(entry, Mapping) else None
     return entry if isinstance(entry, str) else None
 
 

@@ -51,11 +51,15 @@ def build(kind: str, spec: Any) -> Component:
     if not isinstance(spec, Mapping):
         raise _problem(f"needs a name or {{name: ..., option: ...}}; {nearest('', menu(kind))}")
     options = dict(spec)
-    if name := options.pop("name", None):
-        cls = _built_in(kind, name)
-    elif path := options.get("path"):
+    name, path = options.pop("name", None), options.get("path")
+    # The settings of a component of the user's own hold both: its name is then that of its class.
+    if path and (
+        not name or (str(path).endswith(f":{name}") and not _file_of(kind, name).is_file())
+    ):
         cls = _custom(kind, str(path))
         name = cls.__name__
+    elif name:
+        cls = _built_in(kind, name)
     else:
         raise _problem(f"needs a name; {nearest('', menu(kind))}")
     return cls.model_validate({"name": str(name), **options})
@@ -86,14 +90,16 @@ def load_object(path: str) -> Any:
 def _built_in(kind: str, name: object) -> type[Component]:
     cls = (
         _component_in(kind, name)
-        if isinstance(name, str)
-        and name.isidentifier()
-        and (PACKAGE_FOLDER / kind / f"{name}.py").is_file()
+        if isinstance(name, str) and name.isidentifier() and _file_of(kind, name).is_file()
         else None
     )
     if cls is None:
         raise _problem(f"there is no {name!r} in {kind}; {nearest(name, menu(kind))}")
     return cls
+
+
+def _file_of(kind: str, name: object) -> Path:
+    return PACKAGE_FOLDER / kind / f"{name}.py"
 
 
 def _component_in(kind: str, name: str) -> type[Component] | None:

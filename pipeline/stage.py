@@ -17,7 +17,7 @@ import datetime
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +26,7 @@ import pyarrow as pa
 from pipeline import lean_imports, lineage, lock_guard
 from pipeline.artifacts import (
     FOLDERS,
+    NAMED_TABLES,
     TABLES,
     Facts,
     FolderWriter,
@@ -174,6 +175,8 @@ class Stage(Generic[Settings]):
         run: the pure function.
         inputs, outputs: tables and folders; metrics and run_info are written for every stage.
         pandas_later: whether it runs code that may hand pandas objects to pyarrow, such as a user's rewards.
+        of_rescores: whether it runs once per re-score of params.yaml and iteration.
+        rescore: name of the re-score at hand, see `for_rescore`.
     """
 
     name: str
@@ -182,12 +185,35 @@ class Stage(Generic[Settings]):
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     pandas_later: bool = False
+    of_rescores: bool = False
+    rescore: str = ""
 
     @property
     def table_kinds(self) -> list[str]:
-        """Kinds of all tables it reads or writes."""
+        """Kinds of all tables it reads or writes; of named ones, their family."""
         kinds = {item.kind for item in self.inputs} | {item.kind for item in self.outputs}
-        return sorted(kinds & set(TABLES))
+        return sorted({kind.partition("/")[0] for kind in kinds} & {*TABLES, *NAMED_TABLES})
+
+    def for_rescore(self, name: str) -> Stage[Settings]:
+        """The same stage for one re-score: it writes tables of the kind `rescores/<name>`."""
+        outputs = tuple(
+            replace(item, kind=f"{item.kind}/{name}", name=item.label) for item in self.outputs
+        )
+        return replace(self, rescore=name, outputs=outputs)
+
+    def label(self, key: str) -> str:
+        """What the step is called, as DVC calls it."""
+        return f"{self.name}@{self.rescore}-{key}" if self.rescore else f"{self.name}@{key}"
+
+    def metrics_path(self, key: str) -> Path:
+        """Numbers of iteration `key`. Those of a re-score lie beside its table: `report` reads the metrics' folder."""
+        if self.rescore:
+            return self.outputs[0].path(key).with_suffix(".json")
+        return path_of(f"metrics/{self.name}", key)
+
+    def run_info_path(self, key: str) -> Path:
+        """What varies from run to run, of iteration `key`."""
+        return path_of(f"run_info/{self.name}" + (f"/{self.rescore}" if self.rescore else ""), key)
 
     def input_paths(self, key: str, params: Params) -> list[Path]:
         """Paths it reads at iteration `key`."""
@@ -197,8 +223,8 @@ class Stage(Generic[Settings]):
         """Paths it writes at iteration `key`, metrics and run_info included."""
         return [
             *(item.path(key) for item in self.outputs),
-            path_of(f"metrics/{self.name}", key),
-            path_of(f"run_info/{self.name}", key),
+            self.metrics_path(key),
+            self.run_info_path(key),
         ]
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
@@ -211,12 +237,16 @@ class Stage(Generic[Settings]):
         parser.add_argument(
             "--debug", action="store_true", help="show tracebacks of expected errors"
         )
+        if self.of_rescores:
+            parser.add_argument("--rescore", required=True, help="its name in params.yaml")
         options = parser.parse_args(arguments)
         die_with_parent()
         if not self.pandas_later:
             lean_imports.settle_without_pandas()
-        label = self.name if options.iteration == BASE_KEY else f"{self.name}@{options.iteration}"
-        sys.exit(run_program(lambda: self.execute(options.iteration), label, options.debug))
+        key = options.iteration
+        stage = self.for_rescore(options.rescore) if self.of_rescores else self
+        label = self.name if key == BASE_KEY else stage.label(key)
+        sys.exit(run_program(lambda: stage.execute(key), label, options.debug))
 
     def execute(self, key: str) -> None:
         """Runs the stage on the artifacts of the current project.
@@ -225,7 +255,8 @@ class Stage(Generic[Settings]):
             RollbookError: for anything wrong with settings, inputs or the work itself; nothing is half written.
         """
         lock_guard.remember()
-        with exclusive(SCRATCH / "locks" / f"{self.name}-{key}.lock", f"{self.name}@{key}"):
+        lock = f"{self.name}-{self.rescore}-{key}" if self.rescore else f"{self.name}-{key}"
+        with exclusive(SCRATCH / "locks" / f"{lock}.lock", self.label(key)):
             params = read_params()
             if key != BASE_KEY and key not in params.iterations:
                 raise ConfigError(
@@ -236,11 +267,14 @@ class Stage(Generic[Settings]):
                         )
                     ]
                 )
-            if key == BASE_KEY and self.name in ITERATION_STAGES[:-1]:
+            if self.rescore and self.rescore not in params.rescores:
+                hint = nearest(self.rescore, params.rescores)
+                raise ConfigError([Problem("rescores", f"there is no {self.rescore!r}; {hint}")])
+            if key == BASE_KEY and (self.rescore or self.name in ITERATION_STAGES[:-1]):
                 raise ConfigError(
                     [Problem("--iteration", f"is required; {nearest('', params.iterations)}")]
                 )
-            settings = self.settings.of(params, key)
+            settings = self.settings.of(params, key, self.rescore)
             dependencies = dependencies_of(self, settings)
             self._check_plan(key, dependencies)
             clock = _Clock()
@@ -256,13 +290,13 @@ class Stage(Generic[Settings]):
                 dependencies.digest,
             )
             clock.lap("outputs")
-            write_json(outputs.metrics, path_of(f"metrics/{self.name}", key))
+            write_json(outputs.metrics, self.metrics_path(key))
             write_json(
                 self._run_info(key, outputs, context, dependencies, inputs, facts, clock),
-                path_of(f"run_info/{self.name}", key),
+                self.run_info_path(key),
             )
             made = "; ".join(bar.summary() for bar in context.progress_made) or "done"
-            print(f"{self.name}@{key}: {made}", flush=True)
+            print(f"{self.label(key)}: {made}", flush=True)
 
     def _check_plan(self, key: str, dependencies: Dependencies) -> None:
         """What runs must be what was planned: params.yaml or code edited while `dvc repro` runs is refused."""
@@ -271,7 +305,7 @@ class Stage(Generic[Settings]):
                 "there is no plan yet",
                 "run `dvc repro`, or `python -m stages.check` before a stage alone",
             )
-        planned = planned_digest(read_json(PLAN_FILE), self.name, key)
+        planned = planned_digest(read_json(PLAN_FILE), self.name, key, self.rescore)
         if planned != dependencies.digest:
             raise RollbookError(
                 f"settings or code changed since `check` planned this run "
@@ -318,7 +352,8 @@ class Stage(Generic[Settings]):
         return {
             "stage": self.name,
             "iteration": key,
-            "command": f"python -m stages.{self.name} --iteration {key}",
+            "command": f"python -m stages.{self.name} --iteration {key}"
+            + (f" --rescore {self.rescore}" if self.rescore else ""),
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             "seconds": clock.laps,
             "peak_memory_mb": lineage.peak_memory_mb(),

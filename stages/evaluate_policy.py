@@ -16,6 +16,7 @@ from pipeline.generation import completion_columns
 from pipeline.ids import group_id_of, rollout_id_of, seed_of
 from pipeline.plan import From, StageSettings
 from pipeline.prompting import PromptRenderer, RenderedPrompt
+from pipeline.rewards.base import run_info_of
 from pipeline.rewards.inputs import inputs_of
 from pipeline.rewards.scoring import score_groups
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
@@ -55,11 +56,17 @@ def evaluate_policy(settings: Settings, inputs: Inputs, context: Context) -> Out
     rendered = renderer.render_all(data["messages"].to_pylist())
     prompts = _prompts(data, rendered, context.key)
     table = _completed(settings, prompts, rendered, renderer, inputs, context)
-    scores = score_groups([evaluate.scorer], inputs_of(prompts, table))
+    scores = score_groups(
+        [evaluate.scorer],
+        inputs_of(prompts, table),
+        processes=context.runtime.scoring_processes,
+    )
     table = schema.build({**{name: table[name] for name in table.column_names}, **scores})
     label = evaluate.scorer.label or evaluate.scorer.name
     return Outputs(
-        tables={"evaluations": table}, metrics=evaluation_metrics(table, evaluate.samples, label)
+        tables={"evaluations": table},
+        metrics=evaluation_metrics(table, evaluate.samples, label),
+        run_info=run_info_of([evaluate.scorer]),
     )
 
 

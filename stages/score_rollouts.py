@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.config import ScoreRollouts
 from pipeline.plan import From, StageSettings
-from pipeline.rewards.base import RewardInput
+from pipeline.rewards.base import RewardInput, run_info_of
 from pipeline.rewards.inputs import inputs_of
 from pipeline.rewards.scoring import score_groups
 from pipeline.rewards.totals import mean_and_std, numbers_in, reward_metrics
@@ -37,20 +37,28 @@ def score_rollouts(settings: Settings, inputs: Inputs, context: Context) -> Outp
     rollouts = inputs.tables["rollouts"]
     rows = inputs_of(inputs.tables["prompts"], rollouts)
     with context.progress(len(rows), "rollouts") as bar:
-        columns = score_groups(rewards, rows, settings.score_rollouts.max_error_share, bar.update)
+        columns = score_groups(
+            rewards,
+            rows,
+            settings.score_rollouts.max_error_share,
+            bar.update,
+            context.runtime.scoring_processes,
+        )
     ids = {name: rollouts[name] for name in IDS}
     table = SCHEMA.build({**ids, **columns})
     return Outputs(
         tables={"scores": table},
         metrics={
             **_metrics(
-                table.filter(pc.invert(rollouts["greedy"])),
+                table,
+                rollouts["greedy"],
                 [reward.column for reward in rewards],
-                [row for row in rows if not row.greedy],
+                rows,
                 context,
             ),
             **_greedy_mean(table.filter(rollouts["greedy"])),
         },
+        run_info=run_info_of(rewards),
     )
 
 
@@ -61,14 +69,21 @@ def _greedy_mean(table: pa.Table) -> dict[str, float]:
 
 
 def _metrics(
-    table: pa.Table, names: Sequence[str], rows: Sequence[RewardInput], context: Context
+    table: pa.Table,
+    greedy: pa.ChunkedArray,
+    names: Sequence[str],
+    rows: Sequence[RewardInput],
+    context: Context,
 ) -> dict[str, float]:
     """`errors` made a reward fail; `unscorable` are rows that no reward applies to. All about sampled rollouts."""
-    unscorable = pc.and_(pc.is_null(table["reward"]), pc.is_null(table["error"])).to_numpy()
-    if unscorable.any():
-        row = rows[int(np.flatnonzero(unscorable)[0])]
+    sampled = pc.invert(greedy)
+    silent = pc.and_(pc.is_null(table["reward"]), pc.is_null(table["error"]))
+    unscorable = np.flatnonzero(pc.and_(silent, sampled).to_numpy())
+    table = table.filter(sampled)
+    if len(unscorable):
+        row = rows[int(unscorable[0])]
         context.warn(
-            f"no reward applies to {unscorable.sum()} of {len(rows)} rollouts; they carry no signal. The first is "
+            f"no reward applies to {len(unscorable)} of {table.num_rows} rollouts; they carry no signal. The first is "
             f"{row.rollout_id}: reference answer {str(row.reference_answer)[:60]!r}, finish reason {row.finish_reason}"
         )
     components = np.column_stack([numbers_in(table[name]) for name in names])
@@ -77,7 +92,7 @@ def _metrics(
         **reward_metrics(numbers_in(table["reward"]), components, labels),
         **_logged_means(table, {*SCHEMA.columns, *names}),
         "errors": table.num_rows - table["error"].null_count,
-        "unscorable": int(unscorable.sum()),
+        "unscorable": len(unscorable),
     }
 
 

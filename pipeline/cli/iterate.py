@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import click
 
@@ -47,19 +48,8 @@ def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str,
     reference = settings.reference if settings else BASE_KEY
     letters, digits = re.fullmatch(r"([A-Za-z]+)([0-9]{4})", last).groups()  # type: ignore[union-attr]
     new: dict[str, dict[str, str]] = {}
-    number, previous = int(digits), last
-    while len(params.iterations) + len(new) < count:
-        number += 1
-        if number > 9999:
-            raise ConfigError(
-                [
-                    Problem(
-                        "iterations",
-                        "keys have four digits, so 9999 is the last iteration of a chain",
-                    )
-                ]
-            )
-        key = f"{letters}{number:04d}"
+    previous = last
+    for key in numbered(letters, int(digits) + 1, count - len(params.iterations)):
         if key in params.iterations:
             raise ConfigError(
                 [
@@ -72,6 +62,25 @@ def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str,
         new[key] = {"previous": previous, "recipe": recipe, "reference": reference}
         previous = key
     return new
+
+
+def numbered(letters: str, first: int, count: int) -> Iterator[str]:
+    """Keys of `count` iterations that follow each other.
+
+    Raises:
+        ConfigError: beyond 9999.
+    """
+    for number in range(first, first + count):
+        if number > 9999:
+            raise ConfigError(
+                [
+                    Problem(
+                        "iterations",
+                        "keys have four digits, so 9999 is the last iteration of a chain",
+                    )
+                ]
+            )
+        yield f"{letters}{number:04d}"
 
 
 def with_iterations(text: str, new: dict[str, dict[str, str]]) -> str:

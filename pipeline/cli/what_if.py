@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.specs import yaml_spec
 from pipeline.errors import ConfigError, Problem, nearest
 from pipeline.params import read_params
 
@@ -43,7 +44,11 @@ def what_if(iteration: str, loss: str | None, estimator: str | None, recipe: str
     if problems:
         raise ConfigError(problems, "rollbook what-if")
     found = evaluate(
-        params, iteration, _spec("--loss", loss), _spec("--estimator", estimator), recipe
+        params,
+        iteration,
+        None if loss is None else yaml_spec("--loss", loss),
+        None if estimator is None else yaml_spec("--estimator", estimator),
+        recipe,
     )
     other = ", ".join(filter(None, (recipe, loss, estimator)))
     print_table(found, f"{iteration} as it was ({params.iterations[iteration].recipe})", other)
@@ -73,22 +78,6 @@ def print_table(found: WhatIf, was: str, other: str) -> None:
             f"{found.not_trained} of {len(found.was.advantages)} kept rollouts were not computed in training "
             "(their gradient was 0), so their ratio counts as 1"
         )
-
-
-def _spec(option: str, text: str | None) -> Any:
-    """A spec as params.yaml would hold it: a name or a mapping."""
-    if text is None:
-        return None
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        spec = YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise ConfigError([Problem(option, " ".join(str(error).split()))], option) from None
-    if spec is None:
-        raise ConfigError([Problem(option, f"needs a name or {{name: …}} (got {text!r})")], option)
-    return spec
 
 
 def _number(name: str, value: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from pydantic import PositiveFloat
 
 from pipeline.component import Component
 
@@ -64,16 +66,33 @@ class Reward(Component):
     Attributes:
         weight: factor in the sum of rewards; may be 0 (only watch) or negative.
         label: column name behind `reward_`; default: the component's name.
+        time_limit: seconds a row may take (a group scored together: times its rows). A call that takes longer is
+            killed with its worker process, in C code that hears no signal too, and is an error of its rows. Default:
+            no limit.
+        in_main_process: whether it must run where the program runs, such as a reward with threads or connections of its
+            own. No time limit holds there.
     """
 
     kind: ClassVar[str] = "rewards"
+    in_main_process: ClassVar[bool] = False
     weight: float = 1.0
     label: str | None = None
+    time_limit: PositiveFloat | None = None
 
     @property
     def column(self) -> str:
         """Name of this reward's column in the scores table."""
         return f"reward_{self.label or self.name}"
+
+    def prepare(self) -> None:
+        """Loads what the first call needs, such as a large import; called once per process, outside `time_limit`."""
+
+    def look_ahead(self, rows: Sequence[RewardInput]) -> None:
+        """Told the rows of the groups that are scored next; a reward that asks elsewhere can ask about all at once."""
+
+    def run_info(self) -> dict[str, Any]:
+        """What varies from run to run, such as cost and latency, since this object was built; goes into run_info."""
+        return {}
 
     def __call__(self, row: RewardInput) -> float | RewardResult | None:
         raise NotImplementedError
@@ -81,3 +100,29 @@ class Reward(Component):
     def score(self, group: Sequence[RewardInput]) -> list[float | RewardResult | None]:
         """Scores the rollouts of one prompt together. Override when siblings matter."""
         return [self(row) for row in group]
+
+
+def parts_of(reward: Reward) -> Iterator[Reward]:
+    """The reward, then those inside it."""
+    yield reward
+    for name in type(reward).model_fields:
+        value = getattr(reward, name)
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(item, Reward):
+                yield from parts_of(item)
+
+
+def run_info_of(rewards: Sequence[Reward]) -> dict[str, Any]:
+    """What varies from run to run of those rewards that count it, by label."""
+    infos = {
+        part.label or part.name: info
+        for reward in rewards
+        for part in parts_of(reward)
+        if (info := part.run_info())
+    }
+    return {"rewards": infos} if infos else {}
+
+
+def limit_of(reward: Reward) -> float | None:
+    """Seconds per row: the reward's own limit, else that of a reward inside it."""
+    return next((part.time_limit for part in parts_of(reward) if part.time_limit), None)

@@ -1,4 +1,4 @@
-"""function: any reward function of TRL's signature, unchanged.
+"""function: any reward function of TRL's or verl's signature, unchanged.
 
     {name: function, path: "my_rewards.py:f"}        or path: "package.module:f"
     def f(prompts, completions, **columns) -> list[float | None]
@@ -16,26 +16,42 @@ the group:
 
 A function without `**kwargs` gets what it names (TRL would fail). A parameter called `answer`, `solution`,
 `ground_truth`, `target` or `label`, without a default or with None, gets the reference answers if the data has no such
-column. `async def` works too.
+column. `async def` works too; all calls share one event loop, as in TRL.
+
+    {name: function, path: "my_rewards.py:compute_score", style: verl}
+    def compute_score(data_source, solution_str, ground_truth, extra_info) -> float | {"score": float, …}
+
+It is called by keyword as verl 0.8 calls it, once per completion; an exception is an error of that row alone:
+
+    data_source      the column of that name, or ""
+    solution_str     the clean text
+    ground_truth     of the column `reward_model` or `ground_truth`, or the reference answer
+    extra_info       the column of that name, or all columns
+
+What a returned dictionary holds beside `score` is logged, if it is a number, truth value or text.
 """
 
 from __future__ import annotations
 
-import asyncio
+import copy
 import importlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import field_validator, model_validator
+import numpy as np
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.errors import RewardError, nearest
 from pipeline.registry import load_object
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
+from pipeline.rewards.event_loop import awaited
+from pipeline.rewards.outcomes import error_text
 
+LOGGED = (int, float, str, np.generic)
 REFERENCE_ALIASES = ("answer", "solution", "ground_truth", "target", "label")
 
 
@@ -55,12 +71,15 @@ class Function(Reward):
 
     Attributes:
         path: `file.py:name`, relative to the project, or `package.module:name`.
-        style: what prompts and completions look like; `conversational` is what TRL passes for prompts made of messages.
+        style: how it is called. `conversational` is what TRL passes for prompts made of messages, `text` for prompts
+            that are texts; `verl` is verl's signature.
+        arguments: further keyword arguments, such as verl's `reward_kwargs`.
         label: default: the function's name.
     """
 
     path: str
-    style: Literal["conversational", "text"] = "conversational"
+    style: Literal["conversational", "text", "verl"] = "conversational"
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -98,14 +117,45 @@ class Function(Reward):
 
     def score(self, group: Sequence[RewardInput]) -> list[float | RewardResult | None]:
         function = load_object(self.path)
+        if self.style == "verl":
+            return self._one_by_one(function, group)
         logged: list[dict[str, Any]] = [{} for _ in group]
         returned = function(**_arguments(function, self._available(group, logged)))
         if inspect.isawaitable(returned):
-            returned = asyncio.run(_result(returned))
+            returned = awaited(returned)
         values = _as_list(returned, len(group))
         if not any(logged):
             return values
         return [RewardResult(value, log) for value, log in zip(values, logged, strict=True)]
+
+    def _one_by_one(
+        self, function: Callable[..., Any], group: Sequence[RewardInput]
+    ) -> list[float | RewardResult | None]:
+        results: list[float | RewardResult | None] = []
+        for row in group:
+            try:
+                returned = function(**_arguments(function, self._available_in_verl(row)))
+                results.append(
+                    _with_log(awaited(returned) if inspect.isawaitable(returned) else returned)
+                )
+            except (Exception, SystemExit) as error:
+                results.append(RewardResult(None, error=error_text(error)))
+        return results
+
+    def _available_in_verl(self, row: RewardInput) -> dict[str, Any]:
+        """Copies, so that the function cannot change the rows."""
+        columns = copy.deepcopy(dict(row.columns))
+        model = columns.get("reward_model")
+        truth = columns.get("ground_truth", row.reference_answer)
+        if isinstance(model, Mapping) and "ground_truth" in model:
+            truth = model["ground_truth"]
+        return {
+            "data_source": columns.get("data_source", ""),
+            "solution_str": row.text,
+            "ground_truth": truth,
+            "extra_info": columns.get("extra_info", columns),
+            **self.arguments,
+        }
 
     def _available(
         self, group: Sequence[RewardInput], logged: list[dict[str, Any]]
@@ -128,6 +178,7 @@ class Function(Reward):
             "trainer_state": TrainerState(_number_of(group[0].iteration) if group else 0),
             "log_extra": _logger(logged, per_row=True),
             "log_metric": _logger(logged, per_row=False),
+            **self.arguments,
         }
 
 
@@ -144,7 +195,11 @@ def _arguments(function: Callable[..., Any], available: dict[str, Any]) -> dict[
     for parameter in named:
         if parameter.name in available:
             arguments[parameter.name] = available[parameter.name]
-        elif parameter.name in REFERENCE_ALIASES and parameter.default in (parameter.empty, None):
+        elif (
+            parameter.name in REFERENCE_ALIASES
+            and parameter.default in (parameter.empty, None)
+            and "reference_answer" in available
+        ):
             arguments[parameter.name] = available["reference_answer"]
         elif parameter.default is parameter.empty:
             raise RewardError(
@@ -181,5 +236,14 @@ def _number_of(iteration: str) -> int:
     return int(digits[0]) if digits else 0
 
 
-async def _result(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+def _with_log(returned: Any) -> float | RewardResult | None:
+    """A verl result: a number, or a dictionary with `score` and more."""
+    if not isinstance(returned, Mapping):
+        return returned  # checked where the reward is called
+    if "score" not in returned:
+        raise RewardError("returned a dictionary without 'score'")
+    log = {str(name): value for name, value in returned.items() if name != "score"}
+    return RewardResult(
+        returned["score"],
+        {name: value for name, value in log.items() if isinstance(value, LOGGED)},
+    )

@@ -3,38 +3,44 @@
 A reward that raises is a fault of the scorer, never a 0: the row gets no reward and the error's text. Groups, and rows
 in a group, are always scored in the order of their ids, so the order of the table changes nothing. A greedy rollout is
 scored on its own: rewards that compare siblings must say the same of the sampled ones with and without it.
+
+Many rows, and rewards with a time limit, are scored in worker processes (`workers.py`), which say the same as this one
+and whose end is an error of a row, not of the run.
+The exception is a function that remembers earlier calls in globals: each process remembers its own. Such a reward
+declares `in_main_process`, or is run with `runtime.scoring_processes: 0`.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from pipeline.errors import RewardError, RollbookError
-from pipeline.rewards.base import Reward, RewardInput, RewardResult
-from pipeline.rewards.columns import logged_columns, step_column
+from pipeline.errors import RewardError
+from pipeline.process import processors
+from pipeline.registry import build
+from pipeline.rewards.base import Reward, RewardInput, limit_of, parts_of
+from pipeline.rewards.columns import Gathered, described_error, logged_columns, step_column
+from pipeline.rewards.inputs import IntArray, ids_at, packed, rows_at, scoring_order
+from pipeline.rewards.outcomes import OnRows, prepare, scored
 from pipeline.rewards.totals import weighted_total
+from pipeline.rewards.workers import Chunk, Workers
 
-OnRows = Callable[[int], None]
-"""Told how many more rows are scored."""
+Processes = int | Literal["auto"]
 
 SHOWN_ERRORS = 5
 """Different errors named when too many rows fail, each with its first row."""
-MAX_ERROR_CHARACTERS = 300
-ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
-
-
-@dataclass(frozen=True)
-class _Failed(RewardResult):
-    """A result that stands for an exception, which is kept for its traceback."""
-
-    cause: BaseException | None = field(default=None, compare=False)
+FEW_ROWS = 4096
+"""Up to here `auto` starts no processes for rewards without a time limit: a start takes longer than such a reward."""
+CHUNK_ROWS = 1024
+SLOW_CHUNK_ROWS = 64
+"""The same for rewards with a time limit: less to do again when a process is killed."""
+CHUNKS_PER_PROCESS = 8
+"""At least, where there are rows enough, so that all processes end at about the same time."""
 
 
 def score_groups(
@@ -42,168 +48,200 @@ def score_groups(
     rows: Sequence[RewardInput],
     max_error_share: float = 0.0,
     on_rows: OnRows | None = None,
+    processes: Processes = "auto",
 ) -> dict[str, pa.Array]:
-    """Scores all rows and adds up the rewards.
+    """Scores all rows once; see `Scorer`, which is kept where there are more tables than one."""
+    with Scorer(rewards, processes) as scorer:
+        return scorer.score(rows, max_error_share, on_rows)
 
-    A rollout whose generation failed (`finish_reason: error`) is not shown to rewards: none applies to it.
+
+class Scorer:
+    """Scores rows and adds up the rewards. Use as a context manager: worker processes end with it.
 
     Args:
         rewards: with labels that differ.
-        rows: whole groups, in any order.
-        max_error_share: largest share of rows that may fail.
-        on_rows: told about progress.
+        processes: worker processes at most, `auto` for one per processor and none for few rows. With 0 all is scored in
+            this process, where no time limit holds.
+    """
 
-    Returns:
-        Columns of the scores table in the order of `rows`: `reward`, `error`, `step_rewards`, `reward_<label>` of each
-        reward, and what they logged.
+    def __init__(self, rewards: Sequence[Reward], processes: Processes = "auto") -> None:
+        self._rewards = rewards
+        self._processes = processes
+        self._limited = any(limit_of(reward) is not None for reward in rewards)
+        self._movable = [number for number, reward in enumerate(rewards) if _is_movable(reward)]
+        self._workers: Workers | None = None
+        self._is_prepared = False
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._workers is not None:
+            self._workers.__exit__(kind, error, trace)
+
+    def score(
+        self,
+        rows: Sequence[RewardInput],
+        max_error_share: float = 0.0,
+        on_rows: OnRows | None = None,
+    ) -> dict[str, pa.Array]:
+        """Scores all rows.
+
+        A rollout whose generation failed (`finish_reason: error`) is not shown to rewards: none applies to it.
+
+        Args:
+            rows: whole groups, in any order.
+            max_error_share: largest share of rows that may fail.
+            on_rows: told about progress.
+
+        Returns:
+            Columns of the scores table in the order of `rows`: `reward`, `error`, `step_rewards`, `reward_<label>` of
+            each reward, and what they logged.
+
+        Raises:
+            RewardError: if more rows fail, if what rewards log cannot be a column, or if a reward cannot be loaded.
+        """
+        gathered = self._gathered(rows, on_rows)
+        components = np.column_stack([each.values for each in gathered])
+        totals = weighted_total(components, [reward.weight for reward in self._rewards])
+        errors = {row: described_error(gathered, row) for each in gathered for row in each.errors}
+        for place in np.flatnonzero(~np.isfinite(totals) & ~np.isnan(components).all(axis=1)):
+            errors.setdefault(int(place), f"the weighted sum of rewards is {totals[place]}")
+        _stop_if_too_many(errors, rows, gathered, max_error_share)
+        totals[list(errors)] = np.nan
+        return {
+            "reward": _numbers(totals),
+            "error": pa.array([errors.get(place) for place in range(len(rows))], pa.string()),
+            "step_rewards": step_column(gathered, len(rows), lambda places: ids_at(rows, places)),
+            **{each.reward.column: _numbers(each.values) for each in gathered},
+            **logged_columns(gathered, len(rows)),
+        }
+
+    def _gathered(self, rows: Sequence[RewardInput], on_rows: OnRows | None) -> list[Gathered]:
+        gathered = [Gathered(reward, len(rows)) for reward in self._rewards]
+        moved = self._moved(len(rows))
+        here = [number for number in range(len(gathered)) if number not in moved]
+        order, groups = scoring_order(rows)
+        if moved and len(order):
+            # Progress counts rows, and the rewards that stay here are the slower ones.
+            told = None if here else on_rows
+            self._score_elsewhere([gathered[number] for number in moved], rows, order, groups, told)
+        if here:
+            self._score_here([gathered[number] for number in here], rows, order, groups, on_rows)
+        return gathered
+
+    def _moved(self, rows: int) -> list[int]:
+        """Rewards that worker processes score."""
+        if self._processes == 0 or (
+            self._processes == "auto" and rows <= FEW_ROWS and not self._limited
+        ):
+            return []
+        return self._movable
+
+    def _score_here(
+        self,
+        gathered: Sequence[Gathered],
+        rows: Sequence[RewardInput],
+        order: IntArray,
+        groups: IntArray,
+        on_rows: OnRows | None,
+    ) -> None:
+        if not self._is_prepared:
+            prepare([each.reward for each in gathered])
+            self._is_prepared = True
+        for chunk in _chunks(order, groups, CHUNK_ROWS):
+            inputs = rows_at(rows, chunk.rows)
+            for each in gathered:
+                told = on_rows if each is gathered[-1] else None
+                each.add(chunk.rows, scored(each.reward, inputs, on_rows=told))
+
+    def _score_elsewhere(
+        self,
+        gathered: Sequence[Gathered],
+        rows: Sequence[RewardInput],
+        order: IntArray,
+        groups: IntArray,
+        on_rows: OnRows | None,
+    ) -> None:
+        processes = processors() if self._processes == "auto" else self._processes
+        if self._workers is None:
+            self._workers = Workers([each.reward for each in gathered], processes)
+        share = len(order) // (processes * CHUNKS_PER_PROCESS)
+        most = SLOW_CHUNK_ROWS if self._limited else CHUNK_ROWS
+        chunks = list(_chunks(order, groups, min(most, max(share, SLOW_CHUNK_ROWS))))
+        for done, answers in self._workers.scored(
+            chunks, len(chunks), lambda places: packed(rows, places)
+        ):
+            for each, answer in zip(gathered, answers, strict=True):
+                each.add(done, answer)
+            if on_rows is not None:
+                on_rows(len(done))
+
+
+def _is_movable(reward: Reward) -> bool:
+    """Whether worker processes can score it: it wants to be there, and its settings are enough to build it.
 
     Raises:
-        RewardError: if more rows fail, or if what rewards log cannot be a column.
+        RewardError: if its time limit could not hold.
     """
-    results = _results_of(rewards, rows, on_rows)
-    components = np.array(
-        [[math.nan if r.value is None else r.value for r in column] for column in results]
-    ).T.reshape(len(rows), len(rewards))
-    totals = weighted_total(components, [reward.weight for reward in rewards])
-    errors = [
-        "; ".join(result.error for result in row if result.error is not None)
-        for row in zip(*results, strict=True)
-    ]
-    for place in np.flatnonzero(~np.isfinite(totals) & ~np.isnan(components).all(axis=1)):
-        errors[place] = errors[place] or f"the weighted sum of rewards is {totals[place]}"
-    failed = np.array([bool(error) for error in errors], dtype=bool)
-    _stop_if_too_many(failed, errors, rows, results, max_error_share)
-    return {
-        "reward": pa.array(np.where(failed, np.nan, totals), from_pandas=True),
-        "error": pa.array([error or None for error in errors], pa.string()),
-        "step_rewards": step_column(rewards, rows, results),
-        **{
-            reward.column: pa.array(components[:, place], from_pandas=True)
-            for place, reward in enumerate(rewards)
-        },
-        **logged_columns(rewards, results),
-    }
-
-
-def outcomes_of(reward: Reward, group: Sequence[RewardInput]) -> list[RewardResult]:
-    """What `reward` says about each row of one group; what it raises, or returns wrongly, becomes the row's error.
-
-    A reward with a `score` of its own fails for the group as a whole, any other for single rows.
-    """
-    whole = type(reward).score is not Reward.score
-    returned: list[Any] = []
+    if any(part.in_main_process for part in parts_of(reward)):
+        return False
     try:
-        if whole:
-            returned = list(reward.score(group))
-            if len(returned) != len(group):
-                raise RewardError(f"returned {len(returned)} values for {len(group)} completions")
-    except (Exception, SystemExit) as error:
-        return [_failed(reward, error)] * len(group)
-    outcomes = []
-    for place, row in enumerate(group):
-        try:
-            outcomes.append(_checked(reward, returned[place] if whole else reward(row), row))
-        except (Exception, SystemExit) as error:
-            outcomes.append(_failed(reward, error))
-    return outcomes
-
-
-def number_of(value: Any) -> float | None:
-    """A returned reward as a number: anything `float` takes, NumPy and 0-dimensional tensors included, but no text.
-
-    Raises:
-        RewardError: if it is none, or not finite.
-    """
-    if value is None:
-        return None
-    try:
-        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+        again = build("rewards", reward.settings())
     except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        shown = repr(value) if isinstance(value, (str, bytes, float)) else type(value).__name__
-        raise RewardError(f"returned {shown[:60]}, must return a finite number or None")
-    return number
+        again = None
+    if type(again) is type(reward) and again.settings() == reward.settings():
+        return True
+    if limit_of(reward) is not None:
+        raise RewardError(
+            f"reward {reward.label or reward.name!r} has a time limit, which holds in worker processes only, and "
+            "cannot be built there from its settings",
+            'name it by its file, as in {path: "my_rewards.py:Class"}',
+        )
+    return False
 
 
-def _results_of(
-    rewards: Sequence[Reward], rows: Sequence[RewardInput], on_rows: OnRows | None
-) -> list[list[RewardResult]]:
-    """Results by reward and row."""
-    results = [[RewardResult(None)] * len(rows) for _ in rewards]
-    for places in _groups_of(rows):
-        group = [rows[place] for place in places]
-        for column, reward in zip(results, rewards, strict=True):
-            for place, result in zip(places, outcomes_of(reward, group), strict=True):
-                column[place] = result
-        if on_rows is not None:
-            on_rows(len(places))
-    return results
+def _chunks(order: IntArray, groups: IntArray, rows: int) -> Iterator[Chunk]:
+    """Whole groups of at least `rows` rows together, in order."""
+    own = groups[order]
+    ends = [*(np.flatnonzero(np.diff(own)) + 1).tolist(), len(order)]
+    start = 0
+    for end in ends:
+        if end - start >= rows or (end == len(order) and end > start):
+            yield Chunk(order[start:end], own[start:end])
+            start = end
 
 
-def _groups_of(rows: Sequence[RewardInput]) -> Iterator[list[int]]:
-    """Places of the rows that are scored together, in the order of ids: a group's sampled rows, then its greedy one."""
-    order = sorted(
-        (row.group_id, row.greedy, len(row.rollout_id), row.rollout_id, place)
-        for place, row in enumerate(rows)
-        if row.finish_reason != "error"
-    )
-    places: list[int] = []
-    for rank, (*together, _, _, place) in enumerate(order):
-        places.append(place)
-        if rank + 1 == len(order) or order[rank + 1][:2] != tuple(together):
-            yield places
-            places = []
-
-
-def _checked(reward: Reward, returned: Any, row: RewardInput) -> RewardResult:
-    result = returned if isinstance(returned, RewardResult) else RewardResult(returned)
-    if result.error is not None:
-        text = f"{reward.label or reward.name}: {result.error}"
-        return replace(result, value=None, steps=None, error=text)
-    steps = None
-    if result.steps is not None:
-        steps = [(_step_end(end, row), number_of(value)) for end, value in result.steps]
-        if any(value is None for _, value in steps):
-            raise RewardError("returned a step without a value")
-    return RewardResult(number_of(result.value), result.log, steps)  # type: ignore[arg-type]
-
-
-def _step_end(end: int, row: RewardInput) -> int:
-    last = len(row.completion_token_ids) - 1
-    if not 0 <= end <= last:
-        raise RewardError(f"returned a step that ends at token {end}; the last one is {last}")
-    return int(end)
-
-
-def _failed(reward: Reward, error: BaseException) -> RewardResult:
-    message = error.message if isinstance(error, RollbookError) else str(error)
-    message = ADDRESS.sub("0x…", " ".join(message.split()))  # the same text in every run
-    text = f"{reward.label or reward.name}: {type(error).__name__}: {message}"
-    return _Failed(None, error=text[:MAX_ERROR_CHARACTERS], cause=error)
+def _numbers(values: NDArray[np.float64]) -> pa.Array:
+    return pa.array(values, from_pandas=True)
 
 
 def _stop_if_too_many(
-    failed: np.ndarray[Any, np.dtype[np.bool_]],
-    errors: Sequence[str],
+    errors: dict[int, str],
     rows: Sequence[RewardInput],
-    results: Sequence[Sequence[RewardResult]],
+    gathered: Sequence[Gathered],
     max_error_share: float,
 ) -> None:
-    count = int(failed.sum())
+    count = len(errors)
     if count <= max_error_share * len(rows):
         return
-    places = sorted(np.flatnonzero(failed), key=lambda place: rows[place].rollout_id)
+    ids = dict(zip(errors, ids_at(rows, list(errors)), strict=True))
+    places = sorted(errors, key=lambda place: ids[place])
     alike: dict[str, list[str]] = {}
     for place in places:
-        alike.setdefault(errors[place], []).append(rows[place].rollout_id)
+        alike.setdefault(errors[place], []).append(ids[place])
     lines = [
-        f"  - {ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {error}"
-        for error, ids in list(alike.items())[:SHOWN_ERRORS]
+        f"  - {same[0]}{f' and {len(same) - 1} more' if len(same) > 1 else ''}: {error}"
+        for error, same in list(alike.items())[:SHOWN_ERRORS]
     ]
     if len(alike) > SHOWN_ERRORS:
         lines.append(f"  - … and {len(alike) - SHOWN_ERRORS} other errors")
-    causes = (getattr(column[places[0]], "cause", None) for column in results)
+    causes = (each.causes.get(places[0]) for each in gathered)
     raise RewardError(
         "\n".join(
             [

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 from pipeline.ids import seed_of
 from pipeline.registry import build
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
-from pipeline.rewards.scoring import outcomes_of
+from pipeline.rewards.outcomes import outcomes_of
 
 
 class Shuffled(Reward):

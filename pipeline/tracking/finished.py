@@ -52,12 +52,12 @@ class Step:
     @cached_property
     def finished_ms(self) -> int:
         """When its last stage ended, milliseconds since 1970."""
-        return max(_finished_ms(info) for info in self.infos.values())
+        return max(finished_ms(info) for info in self.infos.values())
 
     @cached_property
     def started_ms(self) -> int:
         """When its first stage began."""
-        return min(_finished_ms(info) - _took_ms(info) for info in self.infos.values())
+        return min(finished_ms(info) - _took_ms(info) for info in self.infos.values())
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -160,7 +160,8 @@ def merged(by_stage: Mapping[str, Metrics]) -> dict[str, float | None]:
     }
 
 
-def _finished_ms(info: Mapping[str, Any]) -> int:
+def finished_ms(info: Mapping[str, Any]) -> int:
+    """When a step ended by its run_info, milliseconds since 1970."""
     return round(datetime.datetime.fromisoformat(info["finished"]).timestamp() * 1000)
 
 

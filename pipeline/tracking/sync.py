@@ -6,19 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import Params
+from pipeline.dvc_lock import output_md5s
 from pipeline.lean_imports import without
 from pipeline.tracking.chains import Chain, read_chains
-from pipeline.tracking.dvc_lock import output_md5s
 from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store, is_default, opened, set_aside
 
 with without("pandas"):  # mlflow does without it, and is imported half a second sooner
-    from pipeline.tracking import chain_runs, iteration_runs
+    from pipeline.tracking import chain_runs, iteration_runs, rescore_runs
     from pipeline.tracking.chain_runs import ChainRun
+    from pipeline.tracking.rescore_runs import Answers
 
 
-def bring_up_to_date(params: Params) -> list[str]:
-    """Sends every finished iteration that the store lacks. Returns their keys.
+def bring_up_to_date(params: Params, answers: Sequence[Answers] = ()) -> list[str]:
+    """Sends every finished iteration and stored re-score that the store lacks, and what was asked just now.
+
+    Args:
+        params: of the project.
+        answers: re-scores that are not stored.
+
+    Returns:
+        Keys of iterations, then names of re-scores.
 
     Raises:
         TrackingError: if the store is away, busy or refuses.
@@ -27,7 +35,8 @@ def bring_up_to_date(params: Params) -> list[str]:
     if not chains:
         return []
     with opened(params.tracking.experiment) as store:
-        return _Sender(store, params, output_md5s()).send(chains)
+        sender = _Sender(store, params, output_md5s())
+        return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
 
 
 def start_anew(params: Params) -> Path | None:
@@ -62,7 +71,7 @@ class _Sender:
         self.runs = chain_runs.chain_runs(store)
         self.sent: list[str] = []
 
-    def send(self, chains: Sequence[Chain]) -> list[str]:
+    def send(self, chains: Sequence[Chain], answers: Sequence[Answers]) -> list[str]:
         shown = [(chain, self._run_of(chain)) for chain in chains]
         for chain, run in shown:
             self._mark_superseded(chain, run, [run for _, run in shown])
@@ -74,6 +83,10 @@ class _Sender:
             chain_runs.extend(self.store, run, chain)
             if again:
                 chain_runs.revive(self.store, run)
+        for asked in answers:
+            lacking = [rescore_runs.send(self.store, run, chain, asked) for chain, run in shown]
+            if any(lacking):
+                self.sent.append(asked.name)
         return self.sent
 
     def _run_of(self, chain: Chain) -> ChainRun:

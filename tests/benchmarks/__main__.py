@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from pipeline import lineage
-from tests.benchmarks import algorithms, seams
+from tests.benchmarks import algorithms, scoring, seams
 
 REPORT = Path(__file__).parents[2] / "reports" / "benchmarks.md"
-SECTIONS = (seams.report,)
+SECTIONS = (seams.report, scoring.report)
 
 
 def main() -> None:

@@ -8,10 +8,11 @@ from ruamel.yaml import YAML
 
 from pipeline.config import Params
 from pipeline.params import read_params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, load_stage
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, load_stage
 
 ROOT = Path(__file__).parents[2]
 STAGES: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
+RESCORES: dict[str, Any] = YAML(typ="safe").load((ROOT / "rescores" / "dvc.yaml").read_text())
 PROGRAMS = sorted(path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__")
 
 
@@ -68,7 +69,33 @@ def test_inputs_outputs_parameters_and_command(params: Params) -> None:
 
 
 def test_every_program_is_in_dvc_yaml_and_the_other_way_round() -> None:
-    assert sorted({name for name in STAGES if name != "evaluate_base"}) == PROGRAMS
+    named = {name for name in STAGES if name != "evaluate_base"} | set(RESCORES["stages"])
+    assert sorted(named) == PROGRAMS
+
+
+def test_re_scoring_says_what_its_stage_declares(params: Params) -> None:
+    said, key = RESCORES["stages"][RESCORE_STAGE], "i0003"
+    stage = load_stage(RESCORE_STAGE).for_rescore("strict")
+
+    def written(entries: list[str]) -> list[str]:
+        items = {"${item.rescore}": "strict", "${item.iteration}": key}
+        for mark, value in items.items():
+            entries = [entry.replace(mark, value) for entry in entries]
+        return sorted(entries)
+
+    assert written(said["deps"]) == sorted(map(str, stage.input_paths(key, params)))
+    assert written(said["outs"]) == sorted(map(str, stage.output_paths(key)))
+    assert written(said["params"][0]["artifacts/plan.json"]) == [f"rescores.strict.{key}"]
+    command = f"exec python -m stages.{RESCORE_STAGE} --rescore strict --iteration {key}"
+    assert written([said["cmd"]]) == [command]
+    assert (said["wdir"], said["matrix"]["iteration"]) == ("..", "${iterations}")
+
+
+def test_no_step_of_the_chain_depends_on_a_re_score() -> None:
+    """Else `dvc repro` would re-score, and a re-score could make a step of the training run again."""
+    chain = {path for said in STAGES.values() for path in said.get("do", said).get("deps", [])}
+    for path in RESCORES["stages"][RESCORE_STAGE]["outs"]:
+        assert not [folder for folder in chain if path.startswith(f"{folder}/")], path
 
 
 def test_no_output_but_the_report_is_uncached() -> None:

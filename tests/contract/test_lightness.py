@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -37,7 +37,7 @@ LIBRARY = sorted(
 )
 ALLOWED = {"pipeline.tokens": {"torch"}, "pipeline.policies.loading": {"torch"}}
 PROGRAMS = [
-    *(f"stages.{name}" for name in (*ONCE_STAGES, *ITERATION_STAGES)),
+    *(f"stages.{name}" for name in (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)),
     "stages.check",
     "stages.report",
 ]

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = (
     "pipeline",
     "stages",
+    "rescores",
     "dvc.yaml",
     ".dvcignore",
     ".gitignore",

@@ -148,6 +148,12 @@ def test_names_that_are_lists_are_problems_and_not_crashes(field: str) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["a-b", "a.b", "a/b", "1", ""])
+def test_a_re_score_is_named_as_a_folder_and_a_step_can_be(name: str) -> None:
+    [problem] = problems(shipped(rescores={name: {"recipe": "grpo"}}))
+    assert problem.startswith("rescores")
+
+
 @pytest.mark.parametrize("key", [1, "0001", "i1", "i00001", "i_0001", "i0000"])
 def test_iteration_keys(key: Any) -> None:
     raw = shipped()

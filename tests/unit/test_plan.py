@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES, make_plan, planned_digest
+from pipeline.plan import ITERATION_STAGES, make_plan, planned_digest, rescore_plan
 from stages.update_policy import Settings
 from tests.unit.test_params import shipped
 
@@ -38,6 +38,32 @@ def test_what_predecessors_draw_counts_for_prompts_alone() -> None:
     before, after = make_plan(parse_params(shipped())), make_plan(parse_params(raw))
     changed = {name for name in ITERATION_STAGES if before["i0002"][name] != after["i0002"][name]}
     assert changed == {"prepare_prompts"}
+
+
+def test_a_re_score_depends_on_rewards_and_estimator_of_its_recipe_alone() -> None:
+    raw = shipped(rescores={"strict": {"recipe": "strict"}})
+    raw["iterations"] = {key: raw["iterations"][key] for key in ("i0001", "i0002")}
+
+    def planned(**changes: object) -> dict[str, dict[str, str]]:
+        raw["recipes"]["strict"] = {"extends": "grpo", **changes}
+        return rescore_plan(parse_params(raw))
+
+    before = planned()
+    assert before.keys() == {"strict"} and before["strict"].keys() == {"i0001", "i0002"}
+    assert planned(update_policy={"learning_rate": 1e-3}) == before
+    for change in (
+        {"score_rollouts": {"rewards": [{"name": "exact_match"}]}},
+        {"compute_advantages": {"estimator": {"name": "leave_one_out"}}},
+    ):
+        after = planned(**change)["strict"]
+        assert all(after[key] != before["strict"][key] for key in after)
+
+
+def test_a_plan_holds_re_scores_by_name_and_iteration() -> None:
+    plan = {"rescores": {"strict": {"i0001": "digest"}}, "i0001": {"rescore_rollouts": "other"}}
+    assert planned_digest(plan, "rescore_rollouts", "i0001", "strict") == "digest"
+    assert planned_digest(plan, "rescore_rollouts", "i0002", "strict") is None
+    assert planned_digest({"rescores": 3}, "rescore_rollouts", "i0001", "strict") is None
 
 
 def test_settings_are_named_by_their_place_in_params_yaml() -> None:

@@ -1,4 +1,6 @@
+import enum
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -6,23 +8,50 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import RewardError
-from pipeline.rewards.base import Reward, RewardResult
-from pipeline.rewards.columns import logged_columns, step_column
+from pipeline.rewards.base import Reward, RewardInput, RewardResult
+from pipeline.rewards.columns import Gathered, logged_columns, step_column
+from pipeline.rewards.outcomes import scored
 from pipeline.schemas.base import STEP_REWARDS
 from tests.unit.rewards.rows import row
 
-ONE, TWO = Reward(name="one"), Reward(name="two")
+
+class Said(Reward):
+    """Says what it was told, in the order of rows."""
+
+    results: Sequence[Any]
+
+    def __call__(self, row: RewardInput) -> RewardResult:
+        result: RewardResult = self.results[int(row.rollout_id[-2:])]
+        return result
 
 
-def logged(*logs: dict[str, Any]) -> dict[str, pa.Array]:
-    return logged_columns([ONE], [[RewardResult(1.0, log) for log in logs]])
+def gathered(label: str, results: Sequence[RewardResult], chunk: int = 99) -> Gathered:
+    """As scored in chunks of some rows."""
+    reward = Said(name="said", label=label, results=results)
+    rows = [row("aaa", index=place) for place in range(len(results))]
+    all_of_it = Gathered(reward, len(rows))
+    for start in reversed(range(0, len(rows), chunk)):
+        places = np.arange(start, min(start + chunk, len(rows)))
+        all_of_it.add(places, scored(reward, [rows[place] for place in places]))
+    return all_of_it
 
 
-def test_types_and_nulls() -> None:
+def logged(*logs: dict[str, Any], chunk: int = 99) -> dict[str, pa.Array]:
+    results = [RewardResult(1.0, log) for log in logs]
+    return logged_columns([gathered("one", results, chunk)], len(logs))
+
+
+def ids_at(places: Sequence[int]) -> list[str]:
+    return [f"g/{place:02d}" for place in places]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 99])
+def test_types_and_nulls(chunk: int) -> None:
     columns = logged(
         {"note": "a", "flag": True, "number": 1, "share": np.float32(0.5)},
         {"number": math.nan, "flag": None},
         {"number": 10**400, "share": math.inf, "flag": np.bool_(False)},
+        chunk=chunk,
     )
     assert {name: (str(c.type), c.to_pylist()) for name, c in columns.items()} == {
         "flag": ("bool", [True, None, False]),
@@ -33,21 +62,31 @@ def test_types_and_nulls() -> None:
     assert list(columns) == ["flag", "note", "number", "share"]  # by name, whatever came first
 
 
-def test_truth_values_among_numbers_are_numbers() -> None:
-    assert logged({"x": True}, {"x": 0.5})["x"].to_pylist() == [1.0, 0.5]
+@pytest.mark.parametrize("chunk", [1, 99])
+def test_truth_values_among_numbers_are_numbers(chunk: int) -> None:
+    columns = logged({"x": True}, {"x": 0.5}, {"x": None}, {}, chunk=chunk)
+    assert columns["x"].to_pylist() == [1.0, 0.5, None, None]
 
 
+@pytest.mark.parametrize("chunk", [1, 99])
 @pytest.mark.parametrize(
     ("logs", "reason"),
     [
         ([{"x": "a"}, {"x": 1}], "logs both numbers and texts as 'x'"),
         ([{"x": [1]}], "logs a list as 'x'"),
         ([{"x": {}}, {"x": 1}], "logs a dict as 'x'"),
+        ([{"x": {}}, {"x": [1]}, {"x": 1}], "logs a dict, a list as 'x'"),
+        ([{"x": np.zeros(2)}], "logs a ndarray as 'x'"),
     ],
 )
-def test_what_is_no_column_is_refused(logs: list[dict[str, Any]], reason: str) -> None:
+def test_what_is_no_column_is_refused(logs: list[dict[str, Any]], reason: str, chunk: int) -> None:
     with pytest.raises(RewardError, match=reason):
-        logged(*logs)
+        logged(*logs, chunk=chunk)
+
+
+def test_of_a_text_only_the_text_is_kept() -> None:
+    kind = enum.StrEnum("Kind", {"GOOD": "good"})
+    assert logged({"x": kind.GOOD})["x"].to_pylist() == ["good"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -70,19 +109,21 @@ def test_names_of_the_tables_own_columns_are_taken(name: str) -> None:
 
 
 def test_two_rewards_cannot_log_the_same_name() -> None:
-    results = [[RewardResult(1.0, {"x": 1.0})], [RewardResult(1.0, {"x": 1.0})]]
+    both = [gathered(label, [RewardResult(1.0, {"x": 1.0})]) for label in ("one", "two")]
     with pytest.raises(RewardError, match="rewards 'one' and 'two' both log 'x'"):
-        logged_columns([ONE, TWO], results)
+        logged_columns(both, 1)
 
 
-def test_steps_are_ordered_by_their_end() -> None:
-    results = [[RewardResult(1.0, steps=[(3, 0.5), (1, 1.0)]), RewardResult(1.0)]]
-    column = step_column([ONE], [row("aaa"), row("b")], results)
+@pytest.mark.parametrize("chunk", [1, 99])
+def test_steps_are_ordered_by_their_end(chunk: int) -> None:
+    results = [RewardResult(1.0, steps=[(3, 0.5), (1, 1.0)]), RewardResult(1.0)]
+    column = step_column([gathered("one", results, chunk)], 2, ids_at)
     assert column.type == STEP_REWARDS
     assert column.to_pylist() == [[{"end": 1, "value": 1.0}, {"end": 3, "value": 0.5}], None]
 
 
 def test_steps_come_from_one_reward_only() -> None:
-    results = [[RewardResult(1.0, steps=[(0, 1.0)])], [RewardResult(1.0, steps=[(0, 1.0)])]]
-    with pytest.raises(RewardError, match=r"/00: rewards 'one' and 'two' both return step rewards"):
-        step_column([ONE, TWO], [row("a")], results)
+    result = RewardResult(1.0, steps=[(0, 1.0)])
+    one, two = gathered("one", [RewardResult(1.0), result, result]), gathered("two", [result] * 3)
+    with pytest.raises(RewardError, match=r"/01: rewards 'one' and 'two' both return step rewards"):
+        step_column([one, two], 3, ids_at)

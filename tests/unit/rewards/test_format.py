@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from referencing.exceptions import Unresolvable
 
 from tests.unit.rewards.rows import reward, row
 
@@ -90,13 +91,59 @@ def test_regex_must_match_the_whole_text() -> None:
     assert score("x", completion="Answer: a<eos>", raw=True, **options) == 1.0
 
 
+NUMBER = {"type": "object", "properties": {"answer": {"type": "number"}}, "required": ["answer"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "any_value", "number"),
+    [
+        ('{"answer": 7}', 1.0, 1.0),
+        (' \n{"answer": 7, "why": []}\n', 1.0, 1.0),
+        ('```json\n{"answer": 7}\n```', 1.0, 1.0),
+        ('<think>{"a": 1}</think>\n{"answer": 7}', 1.0, 1.0),
+        ('{"answer": "7"}', 1.0, 0.0),
+        ("7", 1.0, 0.0),
+        ('{"answer": NaN}', 0.0, 0.0),
+        ('{"answer": 7} and more', 0.0, 0.0),
+        ("{'answer': 7}", 0.0, 0.0),
+        ('<think>{"answer": 7}', 0.0, 0.0),
+        ("", 0.0, 0.0),
+        ("[" * 100_000, 0.0, 0.0),
+        ("9" * 100_000, 0.0, 0.0),
+    ],
+)
+def test_json(text: str, any_value: float, number: float) -> None:
+    assert score(text, pattern="json") == any_value
+    assert score(text, pattern="json", json_schema=NUMBER) == number
+
+
+def test_json_behind_a_thought_that_the_prompt_opened() -> None:
+    opened = "<user>3+4=<assistant><think>\n"
+    assert score('so</think>{"answer": 7}', opened, pattern="json", json_schema=NUMBER) == 1.0
+    assert score('{"answer": 7}', opened, pattern="json", json_schema=NUMBER) == 0.0
+
+
+def test_a_schema_elsewhere_is_an_error_and_no_request() -> None:
+    elsewhere = {"$ref": "http://127.0.0.1:9/schema.json"}
+    with pytest.raises(Unresolvable):
+        score("7", pattern="json", json_schema=elsewhere)
+    inside = {"$defs": {"n": {"type": "number"}}, "$ref": "#/$defs/n"}
+    assert score("7", pattern="json", json_schema=inside) == 1.0
+    assert score('"7"', pattern="json", json_schema=inside) == 0.0
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ({"json_schema": NUMBER}, "no effect with pattern: think_answer"),
+        (
+            {"pattern": "json", "json_schema": {"type": "numbr"}},
+            r"no JSON Schema: \$.type: 'numbr'",
+        ),
         ({"pattern": "regex"}, "needs a `regex`"),
         ({"regex": "a"}, "no effect with pattern: think_answer"),
         ({"pattern": "regex", "regex": "["}, "not a regular expression"),
-        ({"pattern": "xml"}, "'think_answer', 'boxed' or 'regex'"),
+        ({"pattern": "xml"}, "'think_answer', 'boxed', 'regex' or 'json'"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_when_built(

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import RewardError
 from pipeline.rewards.base import RewardResult
+from pipeline.rewards.scoring import score_groups
 from tests.unit.rewards.rows import reward, row
 
 GROUP = [
@@ -196,3 +197,120 @@ def test_needs_a_path() -> None:
     assert [(line["loc"], line["type"]) for line in caught.value.errors()] == [
         (("path",), "missing")
     ]
+
+
+def test_asynchronous_functions_may_keep_what_belongs_to_a_loop(project: Path) -> None:
+    source = """
+import asyncio
+lock = asyncio.Lock()
+async def one(text):
+    async with lock:
+        await asyncio.sleep(0)
+    return float(len(text))
+async def f(completions, **kwargs):
+    return await asyncio.gather(*(one(c[0]["content"]) for c in completions))
+"""
+    assert call(project, source) == call(project, source) == [1.0, 5.0]
+
+
+def test_further_arguments(project: Path) -> None:
+    source = "def f(completions, scale): return [scale for _ in completions]"
+    assert call(project, source, arguments={"scale": 0.5}) == [0.5, 0.5]
+
+
+def verl(project: Path, source: str, *rows: Any, **options: Any) -> list[Any]:
+    file = project / f"verl_{abs(hash(source))}.py"
+    file.write_text(source)
+    scorer = reward("function", path=f"{file.name}:compute_score", style="verl", **options)
+    return scorer.score(rows or GROUP)
+
+
+def test_verl_calls_once_per_completion(project: Path) -> None:
+    source = """
+seen = []
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    seen.append((data_source, solution_str, ground_truth, extra_info))
+    extra_info.clear()
+    return float(solution_str == ground_truth)
+"""
+    columns = {"data_source": "gsm8k", "extra_info": {"index": 4}}
+    plain = {"difficulty": 2}
+    rows = (row("7", "7", 0, columns=columns), row("8", "7", 1, columns=plain))
+    assert verl(project, source, *rows) == [1.0, 0.0]
+    from pipeline.registry import load_object
+
+    seen = load_object(f"verl_{abs(hash(source))}.py:seen")
+    assert [entry[:3] for entry in seen] == [("gsm8k", "7", "7"), ("", "8", "7")]
+    assert (columns["extra_info"], plain) == ({"index": 4}, {"difficulty": 2})
+
+
+def test_verl_extra_info_and_ground_truth_of_its_own_columns(project: Path) -> None:
+    source = (
+        "def compute_score(ground_truth, extra_info, **kwargs):\n"
+        "    return {'score': extra_info['index'], 'truth': str(ground_truth), 'kwargs': len(kwargs)}"
+    )
+    info = {"extra_info": {"index": 4}}
+    rows = [
+        row("x", "7", columns={**info, "reward_model": {"style": "rule", "ground_truth": "8"}}),
+        row("x", "7", columns={**info, "ground_truth": {"target": 9}}),
+        row("x", "7", columns={"index": 5}),
+    ]
+    assert verl(project, source, *rows, arguments={"x": 1}) == [
+        RewardResult(4, {"truth": "8", "kwargs": 3}),
+        RewardResult(4, {"truth": "{'target': 9}", "kwargs": 3}),
+        RewardResult(5, {"truth": "7", "kwargs": 3}),
+    ]
+
+
+def test_verl_results_with_more_than_a_score(project: Path) -> None:
+    source = """
+import numpy
+async def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return {"score": numpy.float32(0.5), "acc": True, "pred": "7", "parts": [1, 2]}
+"""
+    assert verl(project, source)[0] == RewardResult(0.5, {"acc": True, "pred": "7"})
+
+
+def test_an_exception_in_verl_is_an_error_of_its_row(project: Path) -> None:
+    source = """
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    if solution_str == "7": raise ValueError("at 0x7f0123456789")
+    return {"accuracy": 1} if solution_str == "8" else 1
+"""
+    rows = [row("7", "7", 0), row("8", "7", 1), row("9", "7", 2)]
+    assert verl(project, source, *rows) == [
+        RewardResult(None, error="ValueError: at 0x…"),
+        RewardResult(None, error="RewardError: returned a dictionary without 'score'"),
+        1,
+    ]
+
+
+def test_verl_has_no_other_names(project: Path) -> None:
+    (outcome, _) = verl(project, "def compute_score(solution_str, answer): return 1")
+    assert "needs 'answer'" in outcome.error
+
+
+def test_a_file_of_trl_rewards_runs_unchanged() -> None:
+    texts = (
+        "<think>\na\n</think>\n<answer>\n7\n</answer>\n",
+        "<think>a</think><answer>7</answer>",
+        "<answer>eight</answer>",
+        "",
+    )
+    names = ("correctness", "int", "strict_format", "soft_format", "tag_count", "novelty")
+    rewards = [
+        reward("function", path=f"tests.unit.rewards.trl_rewards:{name}_reward_func", label=name)
+        for name in names
+    ]
+    columns = score_groups(rewards, [row(text, "7", place) for place, text in enumerate(texts)])
+    assert {name: columns[f"reward_{name}"].to_pylist() for name in names} == {
+        "correctness": [2.0, 2.0, 0.0, 0.0],
+        "int": [0.5, 0.5, 0.0, 0.0],
+        "strict_format": [0.5, 0.0, 0.0, 0.0],
+        "soft_format": [0.5, 0.5, 0.0, 0.0],
+        "tag_count": [0.5, 0.5, 0.25, 0.0],
+        "novelty": [0.0, 0.0, 1.0, None],
+    }
+    assert columns["reward"].to_pylist() == [4.0, 3.5, 1.25, 0.0]
+    assert columns["distinct_answers"].to_pylist() == [3.0] * 4
+    assert columns["error"].null_count == 4

@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.errors import RewardError
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
-from pipeline.rewards.scoring import outcomes_of, score_groups
+from pipeline.rewards.outcomes import outcomes_of
+from pipeline.rewards.scoring import score_groups
 from tests.unit.rewards.rows import row
 
 

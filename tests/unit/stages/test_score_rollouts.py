@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.artifacts import schema_of
-from pipeline.config import ScoreRollouts
+from pipeline.config import Runtime, ScoreRollouts
 from pipeline.errors import ArtifactError, RewardError
 from pipeline.stage import Context, Inputs, Outputs
 from stages.score_rollouts import Settings, score_rollouts
@@ -38,6 +38,16 @@ def test_scores_every_rollout_in_its_order() -> None:
     assert scores["reward"].to_pylist() == [1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 1]
     assert scores["reward_numeric_answer"] == scores["reward"]
     assert scores["numeric_answer_lenient"].to_pylist() == [1, 1, 0, 0, 1, 1, 1, 1, 0, 0, 0, 1]
+
+
+def test_worker_processes_change_nothing() -> None:
+    rewards = [{"name": "shuffled", "reward": "numeric_answer"}, {"name": "numeric_answer"}]
+    here, there = (
+        run(tables(), Context("i0001", Runtime(scoring_processes=processes)), rewards=rewards)
+        for processes in (0, 2)
+    )
+    assert there.tables["scores"].equals(here.tables["scores"])
+    assert there.metrics == here.metrics
 
 
 def test_metrics_have_trls_names() -> None:

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from pipeline.tracking.dvc_lock import output_md5s
+from pipeline.dvc_lock import output_md5s
 
 LOCK = """\
 schema: '2.0'

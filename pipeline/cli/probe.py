@@ -1,0 +1,155 @@
+"""`rollbook probe`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli.specs import reward_spec
+from pipeline.errors import ConfigError, Problem, nearest
+
+if TYPE_CHECKING:
+    from pipeline.probing import Case, Finding
+    from pipeline.rewards.base import Reward
+
+COMMAND = "rollbook probe"
+SHOWN_CHARACTERS = 70
+SHOWN_PER_KIND = 1
+SHOWN_ROLLOUTS = 5
+SHOULD = {True: "reward", False: "no reward", None: "either"}
+
+
+@click.command()
+@click.argument("reward")
+@click.option("--iteration", metavar="KEY", help="Whose prompts and rollouts; default: the last.")
+@click.option("--prompts", default=8, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option(
+    "--rollouts", default=500, show_default=True, type=click.IntRange(0), help="How many at most."
+)
+@click.option("--above", default=0.5, show_default=True, help="A reward above this says: right.")
+def probe(reward: str, iteration: str | None, prompts: int, rollouts: int, above: float) -> None:
+    """Try to fool REWARD before a policy does, on made-up answers and on stored rollouts.
+
+    REWARD is a name, name:weight, my_rewards.py:f, or a mapping such as '{name: format, pattern: boxed}'. Prompts are
+    those of the project, or a few built-in ones where it has none yet. A reward for the layout alone rewards wrong
+    answers by intent: read its table by kind.
+
+    Example: rollbook probe math_answer
+    """
+    from pipeline import probing
+
+    chosen = _built(reward)
+    key = _iteration(iteration)
+    asked = probing.stored_prompts(key, prompts) if key else probing.built_in_prompts()
+    whose = f"{len(asked)} prompts of {key}" if key else f"{len(asked)} built-in prompts"
+    cases = [case for prompt in asked for case in probing.cases_of(prompt)]
+    _show(f"{chosen.column} on {whose}", probing.probe(chosen, cases), above, SHOWN_PER_KIND)
+    stored = probing.stored_cases(key, rollouts) if key and rollouts else []
+    if stored:
+        _show_stored(chosen, stored, key, above)
+
+
+def _built(reward: str) -> Reward:
+    """Raises ConfigError if the reward is not one, or does not take its options."""
+    from pydantic import ValidationError
+    from pydantic_core import PydanticCustomError
+
+    from pipeline.component import problems_of
+    from pipeline.registry import build
+    from pipeline.rewards.base import Reward
+
+    try:
+        built = build("rewards", reward_spec(reward))
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, "REWARD"), COMMAND) from None
+    except PydanticCustomError as error:
+        raise ConfigError([Problem("REWARD", error.message())], COMMAND) from None
+    assert isinstance(built, Reward)
+    return built
+
+
+def _iteration(wanted: str | None) -> str | None:
+    """The iteration whose tables are read; None if there are none and none was asked for.
+
+    Raises:
+        ConfigError: if it is not one of params.yaml, or has no rollouts yet.
+    """
+    from pipeline.artifacts import path_of
+    from pipeline.config import PARAMS_FILE
+    from pipeline.params import read_params
+
+    if wanted is None and not PARAMS_FILE.exists():
+        return None
+    keys = [
+        key
+        for key in read_params().iterations
+        if all(path_of(kind, key).exists() for kind in ("prompts", "rollouts"))
+    ]
+    if wanted is not None and wanted not in keys:
+        hint = nearest(wanted, keys)
+        raise ConfigError([Problem("--iteration", f"{wanted!r} has no rollouts; {hint}")], COMMAND)
+    return wanted or (keys[-1] if keys else None)
+
+
+def _show(title: str, findings: Sequence[Finding], above: float, examples: int) -> None:
+    """Counts by kind, then what is false with rows that show it."""
+    from rich.text import Text
+
+    from pipeline.cli.console import show, table
+    from pipeline.probing import counts
+
+    made = table("answer", "should be", "rewarded", "of", "false", "not applicable", "errors")
+    should = {each.case.kind: SHOULD[each.case.right] for each in findings}
+    for kind, count in counts(findings, above).items():
+        names = ("rewarded", "rows", "false", "no reward", "errors")
+        made.add_row(Text(kind), should[kind], *(str(count[name]) for name in names))
+    show(title, made)
+    _show_false(findings, above, examples)
+
+
+def _show_stored(reward: Reward, cases: Sequence[Case], key: str | None, above: float) -> None:
+    from pipeline.probing import probe as ask
+
+    findings = ask(reward, cases)
+    sure = {right: sum(case.right is right for case in cases) for right in (True, False)}
+    click.echo("")
+    click.echo(
+        f"{reward.column} on {len(cases)} stored rollouts of {key}: {sure[True]} surely right (nothing but the "
+        f"reference answer), {sure[False]} surely wrong (it occurs nowhere), the rest is not judged"
+    )
+    _show_false(findings, above, SHOWN_ROLLOUTS)
+
+
+def _show_false(findings: Sequence[Finding], above: float, examples: int) -> None:
+    false = [each for each in findings if each.is_false(above)]
+    for title, right in (("False positives", False), ("False negatives", True)):
+        _show_rows(f"{title}: ", [each for each in false if each.case.right is right], examples)
+    _show_rows("Errors: ", [each for each in findings if each.error is not None], examples)
+
+
+def _show_rows(title: str, findings: Sequence[Finding], examples: int) -> None:
+    """How many, and the first of each kind."""
+    click.echo(f"{title}{len(findings) or 'none'}")
+    shown: dict[str, int] = {}
+    for each in findings:
+        kind = each.case.kind
+        shown[kind] = shown.get(kind, 0) + 1
+        if shown[kind] <= examples:
+            row = each.case.row
+            said = each.error if each.error is not None else f"reward {each.reward:g}"
+            click.echo(f"  {kind}: {_short(row.text)} → {said}")
+            click.echo(
+                f"    reference answer {_short(row.reference_answer)}, {row.rollout_id}, "
+                f"prompt {_short(row.messages[-1]['content'])}"
+            )
+
+
+def _short(text: str | None) -> str:
+    """One line, both ends of a long text."""
+    shown = ascii(text) if text is not None and not text.isprintable() else repr(text)
+    if len(shown) <= SHOWN_CHARACTERS:
+        return shown
+    half = SHOWN_CHARACTERS // 2
+    return f"{shown[:half]}…{shown[-half:]} ({len(text or '')} characters)"

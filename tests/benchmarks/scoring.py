@@ -1,0 +1,206 @@
+"""What scoring costs: time and memory of a cheap reward over tables of different length, each in a fresh process.
+
+`python -m tests.benchmarks.scoring ROWS PROCESSES` measures one table and prints it as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.rewards.inputs import inputs_of
+from pipeline.rewards.scoring import score_groups
+from tests.benchmarks.tables import markdown
+from tests.e2e.projects import environment
+from tests.unit.rewards.rows import reward
+
+GROUP = 8
+TOKENS = 50
+TEXT = "so the sum is what was asked for, and the answer follows: " * 4
+SIZES = (100_000, 300_000, 1_000_000)
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One table.
+
+    Attributes:
+        seconds: wall time.
+        table_mib: of the rollouts in memory.
+        grown_mib: peak of the scoring program above what it held when it started, its result included.
+        result_mib: columns that it returned.
+        worker_mib: peak of the largest worker process.
+    """
+
+    rows: int
+    processes: int
+    seconds: float
+    table_mib: float
+    grown_mib: float
+    result_mib: float
+    worker_mib: float
+
+
+def report(sizes: Sequence[int] = SIZES) -> str:
+    """The table: a row per size and number of processes."""
+    measured = [_in_a_fresh_process(rows, 2) for rows in sizes]
+    measured.insert(1, _in_a_fresh_process(sizes[0], 0))
+    rows = [
+        [
+            f"{each.rows:,}",
+            f"{each.processes}",
+            f"{each.seconds:.1f}",
+            f"{each.rows / each.seconds:,.0f}",
+            f"{each.table_mib:,.0f}",
+            f"{each.result_mib:,.0f}",
+            f"{each.grown_mib:,.0f}",
+            f"{each.worker_mib:,.0f}" if each.processes else "–",
+        ]
+        for each in measured
+    ]
+    head = [
+        "rows",
+        "worker processes",
+        "seconds",
+        "rows/s",
+        "table, MiB",
+        "result, MiB",
+        "peak above the table, MiB",
+        "peak of a worker, MiB",
+    ]
+    return (
+        "## Scoring\n\n`numeric_answer` on stored rollouts in groups of "
+        f"{GROUP}, about {len(TEXT)} characters and {TOKENS} tokens each.\n\n{markdown(head, rows)}\n\n"
+        "0 worker processes: all in one process. *Peak above the table* includes the result; rows are made a chunk at "
+        "a time, so the rest does not grow with them."
+    )
+
+
+def measure(rows: int, processes: int) -> Measured:
+    """Scores a table of this length in this process."""
+    prompts, rollouts = tables(rows)
+    before = resident_mib(os.getpid())
+    watch = _Watch()
+    started = time.perf_counter()
+    with watch:
+        columns = score_groups(
+            [reward("numeric_answer")], inputs_of(prompts, rollouts), processes=processes
+        )
+    seconds = time.perf_counter() - started
+    assert columns["reward"].null_count == 0
+    return Measured(
+        rows,
+        processes,
+        seconds,
+        rollouts.nbytes / 2**20,
+        watch.own - before,
+        sum(column.nbytes for column in columns.values()) / 2**20,
+        watch.largest_child,
+    )
+
+
+def tables(rows: int) -> tuple[pa.Table, pa.Table]:
+    """Prompts and rollouts, ids in no order."""
+    groups = rows // GROUP
+    prompt_ids = [f"{number * 2654435761 % 2**64:016x}" for number in range(groups)]
+    group_ids = pa.array([f"i0001/{each}" for each in prompt_ids])
+    answers = pa.array([str(number) for number in range(groups)])
+    prompts = pa.table(
+        {
+            "group_id": group_ids,
+            "prompt_id": prompt_ids,
+            "messages": [[{"role": "user", "content": "3+4="}]] * groups,
+            "prompt": ["3+4="] * groups,
+            "reference_answer": answers,
+        }
+    )
+    of = np.repeat(np.arange(groups), GROUP)
+    texts = pa.array([f"{TEXT}{number}" for number in of])
+    offsets = pa.array(np.arange(0, (len(of) + 1) * TOKENS, TOKENS, dtype=np.int32))
+    return prompts, pa.table(
+        {
+            "rollout_id": [
+                f"{group_ids[number // GROUP]}/{number % GROUP:02d}" for number in range(len(of))
+            ],
+            "group_id": group_ids.take(of),
+            "prompt_id": pa.array(prompt_ids).take(of),
+            "iteration": pa.array(["i0001"] * len(of)),
+            "completion": texts,
+            "text": texts,
+            "greedy": np.zeros(len(of), bool),
+            "finish_reason": pa.array(["stop"] * len(of)),
+            "completion_token_ids": pa.ListArray.from_arrays(
+                offsets, pa.array(np.zeros(len(of) * TOKENS, dtype=np.int32))
+            ),
+        }
+    )
+
+
+def resident_mib(process: int) -> float:
+    """Memory of a process; 0 if it is gone."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * resource.getpagesize() / 2**20
+
+
+class _Watch:
+    """Peaks of this process and its children while it is entered."""
+
+    def __init__(self) -> None:
+        self.own = self.largest_child = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        listing = Path(f"/proc/self/task/{os.getpid()}/children")
+        while True:
+            self.own = max(self.own, resident_mib(os.getpid()))
+            for child in listing.read_text().split():
+                # Until it runs a program of its own, a child counts its parent's memory.
+                if "rewards.worker" in _command(child):
+                    self.largest_child = max(self.largest_child, resident_mib(int(child)))
+            if self._done.wait(LOOK_SECONDS):
+                return
+
+
+def _command(process: str) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _in_a_fresh_process(rows: int, processes: int) -> Measured:
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.scoring", str(rows), str(processes)],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return Measured(**json.loads(result.stdout))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measure(int(sys.argv[1]), int(sys.argv[2])))))
