@@ -6,7 +6,7 @@ Estimators see sampled rollouts only. A greedy rollout is a baseline: its reward
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -43,6 +43,16 @@ def aligned(table: pa.Table, rollouts: pa.Table, kind: str) -> pa.Table:
             "run `dvc repro`: one of them is of another run",
         )
     return table.take(places)
+
+
+def aligned_logprobs(logprobs: pa.Table, rollouts: pa.Table) -> pa.Table:
+    """The same of log-probs, which are an empty table where the recipe needs none."""
+    return aligned(logprobs, rollouts, "logprobs") if logprobs.num_rows else logprobs
+
+
+def has_measured(logprobs: pa.Table, *names: str) -> bool:
+    """Whether a logprobs table holds these columns for every rollout."""
+    return logprobs.num_rows > 0 and not any(logprobs[name].null_count for name in names)
 
 
 def sampled_rows(rollouts: pa.Table) -> Flags:
@@ -107,7 +117,7 @@ def estimator_inputs(
         rewards = np.clip(rewards, *reward_clip)
     steps = scores["step_rewards"].take(rows)
     has_steps = steps.null_count < len(steps)
-    has_values = logprobs.num_rows > 0 and not logprobs["values"].null_count
+    has_values = has_measured(logprobs, "values")
     return AdvantageInputs(
         rewards=rewards[sampled],
         groups=groups[sampled],
@@ -175,6 +185,52 @@ def estimate(
         replace(estimated, informative=informative),
         {"kl": token_mean(kl, given.loss_mask), "kl_coef": kl_coef},
     )
+
+
+@dataclass(frozen=True)
+class Estimation:
+    """What an estimator made of the tables of an iteration.
+
+    Attributes:
+        groups: [R] label of each rollout's group, greedy rollouts included.
+        given: what the estimator saw: the [B] sampled rollouts, without the KL in their rewards.
+        outputs: [B] its advantages.
+        kl_metrics: about the KL that was taken off the rewards, if any was.
+    """
+
+    groups: IntArray
+    given: AdvantageInputs
+    outputs: AdvantageOutputs
+    kl_metrics: Mapping[str, float]
+
+
+def estimation_of(
+    rollouts: pa.Table,
+    scores: pa.Table,
+    logprobs: pa.Table,
+    compute: ComputeAdvantages,
+    weights: Mapping[str, float],
+    group_size: int,
+    kl_coef: float,
+) -> Estimation:
+    """From tables to advantages: the one path of training, re-scoring and what-if.
+
+    Args:
+        rollouts: [R] rows.
+        scores, logprobs: in their order; log-probs may be empty.
+        compute: estimator, reward clip, and how a KL in the reward is estimated.
+        weights: of each reward by its column in `scores`.
+        group_size: sampled rollouts that every group must have.
+        kl_coef: value of the coefficient in this iteration; not looked at if there is no KL in the reward.
+
+    Raises:
+        ArtifactError: if the tables do not belong together, or lack what the estimator reads.
+    """
+    groups = group_labels(rollouts, group_size)
+    given = estimator_inputs(rollouts, scores, logprobs, groups, weights, compute.reward_clip)
+    measured = old_and_reference(logprobs, rollouts) if compute.needs_reference else None
+    outputs, kl_metrics = estimate(compute, given, measured, kl_coef)
+    return Estimation(groups, given, outputs, kl_metrics)
 
 
 def advantages_table(

@@ -11,11 +11,11 @@ import numpy as np
 from pipeline.advantages.base import AdvantageInputs
 from pipeline.component import Component, Model
 from pipeline.config import Recipe
-from pipeline.errors import RollbookError
 from pipeline.field_docs import headline_of, meaning_of
 from pipeline.ragged import Ragged
 from pipeline.recipe_text import SIZES
 from pipeline.rewards.base import Reward
+from pipeline.training.window import torch_for_losses
 from pipeline.yaml_text import flow
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def token_weights(recipe: Recipe) -> list[float]:
     Raises:
         RollbookError: if torch is not installed.
     """
-    torch = _torch()
+    torch = torch_for_losses()
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     policy = torch.full(mask.shape, -1.0, dtype=torch.float64, requires_grad=True)
     gradient = _gradient(
@@ -188,7 +188,7 @@ def pushes(recipe: Recipe, advantage: float) -> list[float]:
     Raises:
         RollbookError: if torch is not installed.
     """
-    torch = _torch()
+    torch = torch_for_losses()
     found = []
     for ratio in RATIOS:
         policy = torch.full((1, 1), -1.0, dtype=torch.float64, requires_grad=True)
@@ -222,13 +222,3 @@ def _gradient(loss: Loss, inputs: LossInputs) -> Tensor:
     gradient = inputs.policy_logprobs.grad
     assert gradient is not None
     return gradient
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise RollbookError(
-            "torch is not installed, so losses cannot be evaluated", "pip install 'rollbook[train]'"
-        ) from None
-    return torch

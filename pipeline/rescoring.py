@@ -25,10 +25,9 @@ from pipeline.estimation import (
     Flags,
     advantages_table,
     aligned,
-    estimate,
-    estimator_inputs,
-    group_labels,
-    old_and_reference,
+    aligned_logprobs,
+    estimation_of,
+    has_measured,
     sampled_rows,
 )
 from pipeline.ragged import IntArray, Ragged
@@ -69,10 +68,8 @@ def rescored(
     """
     rollouts = tables["rollouts"]
     before = {kind: aligned(tables[kind], rollouts, kind) for kind in ("scores", "advantages")}
-    logprobs = tables["logprobs"]
-    if logprobs.num_rows:
-        logprobs = aligned(logprobs, rollouts, "logprobs")
-    if compute.needs_reference and not _measured(logprobs, "old_logprobs", "ref_logprobs"):
+    logprobs = aligned_logprobs(tables["logprobs"], rollouts)
+    if compute.needs_reference and not has_measured(logprobs, "old_logprobs", "ref_logprobs"):
         raise RollbookError(
             f"{_iteration_of(rollouts)} has no log-probs of the reference policy, and compute_advantages.kl_coef takes "
             "the KL to it off the rewards",
@@ -81,18 +78,17 @@ def rescored(
     rows = inputs_of(tables["prompts"], rollouts)
     columns = scorer.score(rows, score.max_error_share, on_rows)
     ids = {name: rollouts[name] for name in IDS}
-    groups = group_labels(rollouts, _group_size(rollouts))
-    given = estimator_inputs(
+    found = estimation_of(
         rollouts,
         schema_of("scores").build({**ids, **columns}),
         logprobs,
-        groups,
+        compute,
         {reward.column: reward.weight for reward in score.rewards},
-        compute.reward_clip,
+        _group_size(rollouts),
+        start_of(compute.kl_coef),
     )
-    measured = old_and_reference(logprobs, rollouts) if compute.needs_reference else None
-    estimated, _ = estimate(compute, given, measured, start_of(compute.kl_coef))
-    after = advantages_table(rollouts, groups, estimated, np.ones(len(given.groups), bool))
+    everything = np.ones(len(found.given.groups), bool)
+    after = advantages_table(rollouts, found.groups, found.outputs, everything)
     return SCHEMA.build(
         {
             **ids,
@@ -101,7 +97,7 @@ def rescored(
             "old_reward": before["scores"]["reward"],
             "token_advantages": after["token_advantages"],
             **_differences(
-                groups,
+                found.groups,
                 sampled_rows(rollouts),
                 (numbers_in(before["scores"]["reward"]), numbers_in(columns["reward"])),
                 (before["advantages"], after),
@@ -226,18 +222,14 @@ def _reference_log_weights(rollouts: pa.Table, logprobs: pa.Table) -> pa.Array:
 
     The trainer's own log-probs of the policy are taken where there are some: the engine's may be of another precision.
     """
-    if not _measured(logprobs, "ref_logprobs"):
+    if not has_measured(logprobs, "ref_logprobs"):
         return pa.nulls(rollouts.num_rows, pa.float64())
-    own = _measured(logprobs, "old_logprobs")
+    own = has_measured(logprobs, "old_logprobs")
     policy = Ragged.from_column(logprobs["old_logprobs"] if own else rollouts["sampling_logprobs"])
     mask = Ragged.from_column(rollouts["loss_mask"]).values
     reference = Ragged.from_column(logprobs["ref_logprobs"]).values.astype(np.float64)
     gaps = Ragged(np.where(mask, reference - policy.values, 0.0), policy.lengths)
     return pa.array(gaps.sums(), from_pandas=True)
-
-
-def _measured(logprobs: pa.Table, *names: str) -> bool:
-    return logprobs.num_rows > 0 and not any(logprobs[name].null_count for name in names)
 
 
 def _signals_of_groups(sampled: pa.Table) -> NDArray[np.str_]:

@@ -23,10 +23,9 @@ from pipeline.errors import ConfigError, RollbookError
 from pipeline.estimation import (
     advantages_table,
     aligned,
-    estimate,
-    estimator_inputs,
-    group_labels,
-    old_and_reference,
+    aligned_logprobs,
+    estimation_of,
+    has_measured,
     sampled_rows,
 )
 from pipeline.plan import load_stage
@@ -34,7 +33,7 @@ from pipeline.ragged import Ragged
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rows import TrainingRows, training_rows
 from pipeline.training.statistics import counts_rows, row_statistics, step_metrics
-from pipeline.training.window import loss_inputs, window_of
+from pipeline.training.window import loss_inputs, torch_for_losses, window_of
 
 if TYPE_CHECKING:
     from pipeline.losses.base import Loss, LossInputs, LossOutputs
@@ -126,9 +125,9 @@ def what_if(
     own = params.recipe_of(key)
     other = _changed(own, own if recipe is None else params.recipes[recipe], loss, estimator)
     tables = {kind: read_table(path_of(kind, key), kind)[0] for kind in TABLES}
-    for kind in ("scores", "logprobs", "advantages", "updates"):
-        if kind != "logprobs" or tables[kind].num_rows:
-            tables[kind] = aligned(tables[kind], tables["rollouts"], kind)
+    for kind in ("scores", "advantages", "updates"):
+        tables[kind] = aligned(tables[kind], tables["rollouts"], kind)
+    tables["logprobs"] = aligned_logprobs(tables["logprobs"], tables["rollouts"])
     _refuse_missing(other, tables["logprobs"], key)
     used = read_json(path_of("metrics/compute_advantages", key)).get("kl_coef")
     advantages = _advantages(other, tables, used)
@@ -185,21 +184,18 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def _refuse_missing(recipe: Recipe, logprobs: pa.Table, key: str) -> None:
-    def stored(name: str) -> bool:
-        return logprobs.num_rows > 0 and not logprobs[name].null_count
-
     loss = recipe.update_policy.loss
-    if recipe.needs_reference and not stored("ref_logprobs"):
+    if recipe.needs_reference and not has_measured(logprobs, "ref_logprobs"):
         raise RollbookError(
             f"{key} has no log-probs of the reference policy, and the objective has a KL term",
             f"set kl_coef: 0, such as --loss '{{name: {loss.name}, kl_coef: 0}}'",
         )
-    if recipe.rollout_correction is not None and not stored("old_logprobs"):
+    if recipe.rollout_correction is not None and not has_measured(logprobs, "old_logprobs"):
         raise RollbookError(
             f"{key} has no log-probs of the trainer's own, so rollout correction has nothing to compare with",
             "take a recipe with update_policy.rollout_correction: off",
         )
-    if recipe.update_policy.top_entropy < 1 and not stored("entropies"):
+    if recipe.update_policy.top_entropy < 1 and not has_measured(logprobs, "entropies"):
         raise RollbookError(
             f"{key} has no entropies, and the recipe trains on the tokens of the highest only",
             "take a recipe with update_policy.top_entropy: 1",
@@ -216,26 +212,22 @@ def _as_used(coefficient: KlCoefficient, used: float | None) -> float:
 def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table], kl_coef: float | None) -> pa.Table:
     """The advantages table that the recipe would have made; the same rollouts are kept."""
     rollouts, compute = tables["rollouts"], recipe.compute_advantages
-    groups = group_labels(rollouts, recipe.generate_rollouts.group_size)
-    weights = {reward.column: reward.weight for reward in recipe.score_rollouts.rewards}
-    given = estimator_inputs(
-        rollouts, tables["scores"], tables["logprobs"], groups, weights, compute.reward_clip
+    found = estimation_of(
+        rollouts,
+        tables["scores"],
+        tables["logprobs"],
+        compute,
+        {reward.column: reward.weight for reward in recipe.score_rollouts.rewards},
+        recipe.generate_rollouts.group_size,
+        _as_used(compute.kl_coef, kl_coef),
     )
-    measured = old_and_reference(tables["logprobs"], rollouts) if compute.needs_reference else None
-    estimated, _ = estimate(compute, given, measured, _as_used(compute.kl_coef, kl_coef))
     kept = np.asarray(tables["advantages"]["kept"].to_numpy())[sampled_rows(rollouts)]
-    return advantages_table(rollouts, groups, estimated, kept)
+    return advantages_table(rollouts, found.groups, found.outputs, kept)
 
 
 def _figures(recipe: Recipe, tables: Mapping[str, pa.Table]) -> Figures:
     """All kept rollouts as one step, in float64."""
-    try:
-        import torch
-    except ImportError:
-        raise RollbookError(
-            "torch is not installed, so losses cannot be evaluated", "pip install 'rollbook[train]'"
-        ) from None
-
+    torch = torch_for_losses()
     update = recipe.update_policy
     digest = tables["rollouts"]["policy_digest"][0].as_py()
     rows = training_rows(tables, update, digest, recipe.rollout_correction)

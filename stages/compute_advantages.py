@@ -22,10 +22,8 @@ from pipeline.errors import ArtifactError
 from pipeline.estimation import (
     advantages_table,
     aligned,
-    estimate,
-    estimator_inputs,
-    group_labels,
-    old_and_reference,
+    aligned_logprobs,
+    estimation_of,
     sampled_rows,
 )
 from pipeline.history import Outcomes, extended
@@ -73,17 +71,19 @@ def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> 
         ArtifactError: if the tables do not belong together, a group is not of the size asked for, the tables lack what
             the estimator reads, or no group is left to train on.
     """
-    rollouts, logprobs = inputs.tables["rollouts"], inputs.tables["logprobs"]
+    rollouts = inputs.tables["rollouts"]
     scores = aligned(inputs.tables["scores"], rollouts, "scores")
-    if logprobs.num_rows:
-        logprobs = aligned(logprobs, rollouts, "logprobs")
-    groups = group_labels(rollouts, settings.group_size)
     compute = settings.compute_advantages
-    weights = {reward.column: reward.weight for reward in settings.rewards}
-    given = estimator_inputs(rollouts, scores, logprobs, groups, weights, compute.reward_clip)
-    coefficient = _kl_coefficient(compute, inputs)
-    measured = old_and_reference(logprobs, rollouts) if coefficient else None
-    estimated, kl_metrics = estimate(compute, given, measured, coefficient)
+    found = estimation_of(
+        rollouts,
+        scores,
+        aligned_logprobs(inputs.tables["logprobs"], rollouts),
+        compute,
+        {reward.column: reward.weight for reward in settings.rewards},
+        settings.group_size,
+        _kl_coefficient(compute, inputs),
+    )
+    given, estimated = found.given, found.outputs
     sampled = sampled_rows(rollouts)
     kept = _kept(settings, given.groups, estimated.informative, context)
     outcomes = _outcomes(
@@ -94,13 +94,13 @@ def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> 
     )
     return Outputs(
         tables={
-            "advantages": advantages_table(rollouts, groups, estimated, kept),
+            "advantages": advantages_table(rollouts, found.groups, estimated, kept),
             "history": extended(inputs.tables["history"], context.key, outcomes),
         },
         metrics={
             **advantage_metrics(estimated, given.rewards, given.groups),
             "kept_groups": len(np.unique(given.groups[kept])),
-            **kl_metrics,
+            **found.kl_metrics,
         },
     )
 

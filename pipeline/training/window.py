@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.errors import RollbookError
 from pipeline.losses.base import Loss, LossInputs
 from pipeline.losses.masks import top_entropy
 from pipeline.ragged import IntArray, Ragged
@@ -34,6 +35,21 @@ class Window:
     groups: int
     policy_mask: Ragged | None = None
     policy_tokens: int | None = None
+
+
+def torch_for_losses() -> Any:
+    """The module, for commands that evaluate losses and are of use without it.
+
+    Raises:
+        RollbookError: if torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise RollbookError(
+            "torch is not installed, so losses cannot be evaluated", "pip install 'rollbook[train]'"
+        ) from None
+    return torch
 
 
 def window_of(rows: TrainingRows, index: IntArray, loss: Loss, top_share: float) -> Window:
