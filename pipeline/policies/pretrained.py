@@ -20,11 +20,11 @@ from pydantic import Field, model_validator
 
 from pipeline.errors import PolicyError
 from pipeline.policies.base import BasePolicy, CreatedPolicy, WarmStartExample
+from pipeline.revisions import refuse_unpinned
 
 if TYPE_CHECKING:
     from pipeline.config import Runtime
 
-COMMIT = re.compile("[0-9a-f]{40}")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")
 PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -64,11 +64,8 @@ class Pretrained(BasePolicy):
             _refuse_unusable(Path(self.model))
         elif not HUB_ID.fullmatch(self.model):
             raise ValueError(f"{self.model!r} is no folder here, and no hub id such as owner/name")
-        elif not COMMIT.fullmatch(self.revision or ""):
-            raise ValueError(
-                f"{self.model!r} is no folder here, and a model of the hub needs `revision`: the commit hash "
-                f"of 40 hex digits that its page shows under 'Files and versions' (got {self.revision!r})"
-            )
+        else:
+            refuse_unpinned(self.model, self.revision, "model")
         return self
 
     @property

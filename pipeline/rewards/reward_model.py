@@ -15,7 +15,6 @@ batch. Needs torch and transformers: `pip install "rollbook[train]"`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,10 +24,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from pipeline.errors import RewardError
 from pipeline.hashing import files_in
+from pipeline.revisions import refuse_unpinned
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
 from pipeline.rewards.unicode_text import without_surrogates
-
-COMMIT = re.compile("[0-9a-f]{40}")
 
 
 class RewardModel(Reward):
@@ -61,11 +59,8 @@ class RewardModel(Reward):
         if self._is_folder:
             if self.revision is not None:
                 raise ValueError(f"{self.model!r} is a folder here, which has no revision")
-        elif not COMMIT.fullmatch(self.revision or ""):
-            raise ValueError(
-                f"{self.model!r} is no folder here, and a model of the hub needs `revision`: the commit hash "
-                f"of 40 hex digits that its page shows under 'Files and versions' (got {self.revision!r})"
-            )
+        else:
+            refuse_unpinned(self.model, self.revision, "model")
         return self
 
     @property

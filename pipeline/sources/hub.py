@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import model_validator
 
 from pipeline.errors import DataError
+from pipeline.revisions import refuse_unpinned
 from pipeline.sources.base import Role, Source
 from pipeline.sources.columns import Columns
 from pipeline.sources.reading import BATCH_ROWS, Row, table_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-COMMIT = re.compile("[0-9a-f]{40}")
 
 
 class Hub(Columns, Source):
@@ -39,11 +37,8 @@ class Hub(Columns, Source):
 
     @model_validator(mode="after")
     def _is_pinned(self) -> Hub:
-        if not self._is_folder and not COMMIT.fullmatch(self.revision or ""):
-            raise ValueError(
-                f"{self.dataset!r} is no folder here, and a data set of the hub needs `revision`: the commit hash "
-                f"of 40 hex digits that its page shows under 'Files and versions' (got {self.revision!r})"
-            )
+        if not self._is_folder:
+            refuse_unpinned(self.dataset, self.revision, "data set")
         return self
 
     @property
