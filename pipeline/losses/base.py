@@ -82,12 +82,6 @@ class LossInputs:
         )
         present = {name: value for name in per_token if (value := getattr(self, name)) is not None}
         present["advantages"] = self.advantages.expand_as(self.policy_logprobs)
-        if self.sampling_logprobs is not None:
-            # Unknown ones count as if the engine agreed with the current policy.
-            unknown = self.sampling_logprobs.isnan()
-            present["sampling_logprobs"] = self.policy_logprobs.detach().where(
-                unknown, self.sampling_logprobs
-            )
         clean = {name: value.where(self.loss_mask, 0.0) for name, value in present.items()}
         if self.rollout_weights is not None:
             clean["rollout_weights"] = self.rollout_weights.where(self.loss_mask, 1.0)

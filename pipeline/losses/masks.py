@@ -25,13 +25,15 @@ def on_policy(
     arXiv 2512.02556 §3.1; TRL `off_policy_mask_threshold`). No gradient.
 
     Args:
-        policy_logprobs, sampling_logprobs: [B, T], 0 where masked.
+        policy_logprobs, sampling_logprobs: [B, T], 0 where masked; a sampling log-prob that is unknown (NaN) counts
+            as if the engine agreed.
         advantages: [B, T] or [B, 1].
         loss_mask: [B, T] bool.
         threshold: drift above which the row is dropped.
     """
     tokens = loss_mask.sum(-1, keepdim=True).clamp(min=1)
-    drift = (sampling_logprobs - policy_logprobs).sum(-1, keepdim=True) / tokens
+    gaps = sampling_logprobs - policy_logprobs
+    drift = gaps.where(~gaps.isnan(), 0.0).sum(-1, keepdim=True) / tokens
     return ~((advantages < 0) & (drift > threshold)).expand_as(loss_mask)
 
 
