@@ -9,11 +9,13 @@ from typing import Any
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params, PromptFormat
+from pipeline.dvc_lock import LOCK_FILE, output_md5s
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
 from pipeline.params import read_yaml
 from pipeline.plan import (
     ITERATION_STAGES,
     ONCE_STAGES,
+    RESCORE_STAGE,
     Dependencies,
     load_stage,
     make_plan,
@@ -22,7 +24,7 @@ from pipeline.plan import (
     planned_digest,
 )
 
-LOCK_FILE = Path("dvc.lock")
+RESCORE_LOCK_FILE = Path("rescores/dvc.lock")
 LARGE_POLICY_PARAMETERS = 10_000_000
 HIGH_LEARNING_RATE = 1e-5
 SHOWN_CHANGES = 6
@@ -132,6 +134,35 @@ def unfinished(params: Params, lock_file: Path = LOCK_FILE) -> list[str]:
     ]
 
 
+def waiting_rescores(
+    params: Params,
+    plan: Mapping[str, Any],
+    lock_file: Path = LOCK_FILE,
+    rescore_lock_file: Path = RESCORE_LOCK_FILE,
+) -> dict[str, list[str]]:
+    """Iterations by entry of `rescores:` that `rollbook rescore --stage` would score now: those whose tables are there
+    and whose rewards, estimator, code or tables changed since, or that were never asked.
+    """
+    if not params.rescores:
+        return {}
+    made, scored = output_md5s(lock_file), _entries(rescore_lock_file)
+    tables = load_stage(RESCORE_STAGE).input_paths
+
+    def is_waiting(name: str, key: str) -> bool:
+        inputs = {str(path): made.get(str(path)) for path in tables(key, params)}
+        if None in inputs.values():
+            return False
+        entry = scored.get(f"{RESCORE_STAGE}@{name}-{key}")
+        if entry is None or _locked_digest(entry) != planned_digest(plan, RESCORE_STAGE, key, name):
+            return True
+        return inputs != {item["path"]: item.get("md5") for item in entry.get("deps", [])}
+
+    return {
+        name: [key for key in params.iterations if is_waiting(name, key)]
+        for name in params.rescores
+    }
+
+
 def guard(found: list[Rerun], limit_hours: float) -> None:
     """Stops before more finished work than allowed is thrown away.
 
@@ -182,19 +213,30 @@ def _steps(params: Params) -> Iterator[tuple[str, str]]:
 
 def _locked_steps(lock_file: Path) -> dict[tuple[str, str], str | None]:
     """Digest that each finished step was run with, from dvc.lock."""
-    if not lock_file.exists() or not lock_file.stat().st_size:
-        return {}
     steps: dict[tuple[str, str], str | None] = {}
-    for address, entry in (read_yaml(lock_file).get("stages") or {}).items():
+    for address, entry in _entries(lock_file).items():
         name, _, key = address.partition("@")
         name, key = (
             ("evaluate_policy", BASE_KEY) if name == "evaluate_base" else (name, key or BASE_KEY)
         )
-        sections = entry.get("params") if isinstance(entry, Mapping) else None
-        digests = sections.get("artifacts/plan.json") if isinstance(sections, Mapping) else None
-        if isinstance(digests, Mapping) and digests:
-            steps[name, key] = next(iter(digests.values()))
+        digest = _locked_digest(entry)
+        if digest is not None:
+            steps[name, key] = digest
     return steps
+
+
+def _entries(lock_file: Path) -> Mapping[str, Any]:
+    """Finished steps by address, as DVC wrote them down."""
+    if not lock_file.exists() or not lock_file.stat().st_size:
+        return {}
+    return read_yaml(lock_file).get("stages") or {}
+
+
+def _locked_digest(entry: Any) -> str | None:
+    """The digest of plan.json that a step was run with; None if it has none."""
+    sections = entry.get("params") if isinstance(entry, Mapping) else None
+    digests = sections.get("artifacts/plan.json") if isinstance(sections, Mapping) else None
+    return next(iter(digests.values())) if isinstance(digests, Mapping) and digests else None
 
 
 def _run_info(name: str, key: str) -> dict[str, Any]:

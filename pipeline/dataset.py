@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from pipeline.artifacts import ROOT, TABLES, is_table, keys_of, path_of, read_facts, refuse_other
+from pipeline.artifacts import (
+    NAMED_TABLES,
+    ROOT,
+    TABLES,
+    is_table,
+    keys_of,
+    path_of,
+    read_facts,
+    refuse_other,
+)
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
 from pipeline.params import read_yaml
@@ -40,10 +50,10 @@ def scan(
     """The same as `load`, not read yet: columns that are not selected are never loaded."""
     for name in (kind, *join):
         if not is_table(name):
-            raise ArtifactError(f"there is no table {name!r}; {nearest(name, TABLES)}")
+            raise ArtifactError(f"there is no table {name!r}; {nearest(name, _allowed(name))}")
     wanted = sorted(iterations) if iterations is not None else _current(keys_of(kind))
     if not wanted:
-        raise ArtifactError(f"{ROOT / kind}: holds no tables yet", "run `dvc repro`")
+        raise ArtifactError(f"{ROOT / kind}: holds no tables yet", _command(kind))
 
     def frame(name: str) -> pl.LazyFrame:
         paths = [
@@ -53,11 +63,11 @@ def scan(
         ]
         if missing := [str(path) for path in paths if not path.exists()]:
             raise ArtifactError(
-                f"{', '.join(missing)}: not on disk", "run `dvc repro` or `dvc checkout`"
+                f"{', '.join(missing)}: not on disk", f"{_command(name)} or `dvc checkout`"
             )
         if not paths:
             raise ArtifactError(
-                f"{ROOT / name}: holds no tables for {', '.join(wanted[:3])}…", "run `dvc repro`"
+                f"{ROOT / name}: holds no tables for {', '.join(wanted[:3])}…", _command(name)
             )
         for path in paths:
             refuse_other(read_facts(path), name, path)
@@ -79,6 +89,24 @@ def scan(
         new = [name for name in theirs if name not in mine]
         left = left.join(right.select([*on, *new]), on=on, how="left", maintain_order="left")
     return left
+
+
+def _allowed(kind: str) -> list[str]:
+    """Kinds that can be asked for instead; where only a name is missing, those on disk that have one."""
+    named = {
+        family: [f"{family}/{folder.name}" for folder in (ROOT / family).glob("*/")]
+        or [f"{family}/<name>"]
+        for family in NAMED_TABLES
+    }
+    return named.get(kind) or [*TABLES, *itertools.chain(*named.values())]
+
+
+def _command(kind: str) -> str:
+    """What makes the tables of a kind."""
+    family, _, name = kind.partition("/")
+    if family not in NAMED_TABLES:
+        return "run `dvc repro`"
+    return f"name it under `rescores:` in params.yaml and run `rollbook rescore --stage {name}`"
 
 
 def _current(keys: list[str]) -> list[str]:

@@ -21,8 +21,8 @@ from pipeline.artifacts import schema_of
 from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
 from pipeline.ragged import IntArray, Ragged
-from pipeline.rewards.totals import numbers_in
 from pipeline.schemas.rollouts import IDS
+from pipeline.scoring.totals import numbers_in
 
 Flags = NDArray[np.bool_]
 Scalar = TypeVar("Scalar", np.float64, np.bool_)
@@ -42,6 +42,8 @@ def aligned(table: pa.Table, rollouts: pa.Table, kind: str) -> pa.Table:
             + (f"; {missing[0]} is not in {kind}" if missing else ""),
             "run `dvc repro`: one of them is of another run",
         )
+    if np.array_equal(places.to_numpy(), np.arange(table.num_rows)):
+        return table  # as stages write it; `take` would copy every token
     return table.take(places)
 
 

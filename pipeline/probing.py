@@ -18,9 +18,9 @@ from typing import Any
 from pipeline.artifacts import path_of, read_table
 from pipeline.rewards.answers import END_OF_THINK, THINK, opens_thought
 from pipeline.rewards.base import Reward, RewardInput
-from pipeline.rewards.inputs import inputs_of
 from pipeline.rewards.numeric_answer import ANSWER_MARK, strict_number
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.inputs import NOT_OF_THE_SOURCE, inputs_of
+from pipeline.scoring.scorer import score_groups
 
 ENORMOUS = 200_000
 """Characters of the longest answer."""
@@ -94,14 +94,13 @@ def stored_prompts(key: str, count: int) -> list[RewardInput]:
         ArtifactError: if its prompts table is missing or damaged.
     """
     table, _ = read_table(path_of("prompts", key), "prompts")
-    own = {"iteration", "group_id", "prompt_id", "prompt_token_ids", "messages", "prompt"}
     return [
         _asked(
             prompt["messages"],
             prompt["prompt"],
             prompt["reference_answer"],
             prompt["prompt_id"],
-            {name: prompt[name] for name in prompt if name not in {*own, "reference_answer"}},
+            {name: prompt[name] for name in prompt if name not in NOT_OF_THE_SOURCE},
         )
         for prompt in table.slice(0, count).to_pylist()
     ]
@@ -185,10 +184,10 @@ def counts(findings: Sequence[Finding], above: float) -> Mapping[str, Counter[st
         found.setdefault(each.case.kind, Counter()).update(
             {
                 "rows": 1,
-                "rewarded": each.reward is not None and each.reward > above,
-                "false": each.is_false(above),
-                "no reward": each.reward is None and each.error is None,
-                "errors": each.error is not None,
+                "rewarded": int(each.reward is not None and each.reward > above),
+                "false": int(each.is_false(above)),
+                "no reward": int(each.reward is None and each.error is None),
+                "errors": int(each.error is not None),
             }
         )
     return found

@@ -16,23 +16,33 @@ from pathlib import Path
 from pipeline.errors import ArtifactError, RollbookError
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 LOCK_WAIT_SECONDS = 20.0
 COLLECT_AFTER = 100_000
 """Allocations between garbage collections. With Python's 700, collecting takes a quarter of the time that torch and
 transformers need to be imported, and most of the time that a program with them needs to exit."""
 
 
-def die_with_parent() -> None:
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
     """Asks Linux to kill this process when its parent dies.
 
     A killed `dvc` leaves its stage running, and the next `dvc repro` would start it a second time.
+
+    Args:
+        by: the signal; a process that wants to end something first waits for another one than SIGKILL.
     """
     if sys.platform != "linux":
         return
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), by)
+
+
+def adopt_orphans() -> None:
+    """Asks Linux to make this process the parent of descendants that lose theirs; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 @contextlib.contextmanager

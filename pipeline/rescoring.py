@@ -31,16 +31,32 @@ from pipeline.estimation import (
     sampled_rows,
 )
 from pipeline.ragged import IntArray, Ragged
-from pipeline.rewards.inputs import inputs_of
 from pipeline.rewards.outcomes import OnRows
-from pipeline.rewards.scoring import Scorer
-from pipeline.rewards.totals import mean_and_std, numbers_in
 from pipeline.schemas.rescores import SCHEMA, SIGNALS
 from pipeline.schemas.rollouts import IDS
+from pipeline.scoring.inputs import inputs_of
+from pipeline.scoring.scorer import Scorer
+from pipeline.scoring.totals import mean_and_std, numbers_in
 
 TABLES = ("prompts", "rollouts", "scores", "logprobs", "advantages")
 """What is read of an iteration."""
+Numbers = Mapping[str, float | int]
+"""What `summary` says."""
 MOST_MOVED = 10
+MOVED = (
+    *IDS,
+    "greedy",
+    "error",
+    *(f"{age}{name}" for name in ("reward", "advantage") for age in ("old_", "")),
+)
+"""Columns that `most_moved` reads, and what is shown of its rows."""
+DIGITS = 3
+"""Significant digits that rewards and advantages are shown with. An estimator's eps moves advantages by about 1e-4 when
+rewards are only scaled: a change that these digits do not show is none."""
+SMALLEST = 1e-300
+"""Below it, powers of ten leave the range of float64."""
+WEIGHED_ROWS = 16_384
+"""Rows whose tokens are held in float64 at once."""
 
 
 def rescored(
@@ -140,14 +156,21 @@ def summary(table: pa.Table, previous: str) -> dict[str, float | int]:
 
 
 def most_moved(table: pa.Table, count: int = MOST_MOVED) -> pa.Table:
-    """The sampled rows whose advantage changed most, then those whose reward did; unchanged ones are left out."""
+    """The sampled rows whose advantage changed most, then those whose reward did.
+
+    Left out are rows that made a reward fail, and those where both stay the same in `DIGITS` digits.
+
+    Args:
+        table: of `rescored`; of its columns those of `MOVED`.
+        count: rows at most.
+    """
     moved = [
-        np.abs(np.nan_to_num(numbers_in(table[name]) - numbers_in(table[f"old_{name}"])))
+        _change(numbers_in(table[f"old_{name}"]), numbers_in(table[name]))
         for name in ("advantage", "reward")
     ]
-    sampled = sampled_rows(table)
+    answered = sampled_rows(table) & table["error"].is_null().to_numpy()
     order = np.lexsort((-moved[1], -moved[0]))
-    changed = order[(sampled & ((moved[0] > 0) | (moved[1] > 0)))[order]]
+    changed = order[(answered & ((moved[0] > 0) | (moved[1] > 0)))[order]]
     return table.take(pa.array(changed[:count]))
 
 
@@ -212,6 +235,24 @@ def _differences(
     }
 
 
+def _change(old: FloatArray, new: FloatArray) -> FloatArray:
+    """[B] absolute difference; 0 where one is missing, or where `DIGITS` digits do not show it."""
+    change = np.nan_to_num(np.abs(new - old))
+    # Close, not equal: 999.9 and 1000.1 are rounded at different powers of ten.
+    change[np.isclose(_rounded(old), _rounded(new), rtol=1e-9, atol=0.0)] = 0.0
+    return change
+
+
+def _rounded(values: FloatArray) -> FloatArray:
+    """[B] the values with `DIGITS` significant digits."""
+    size = np.abs(values)
+    known = np.isfinite(size) & (size > SMALLEST)
+    scale = np.ones(len(values))
+    scale[known] = 10.0 ** (DIGITS - 1 - np.floor(np.log10(size[known])))
+    rounded: FloatArray = np.where(known, np.round(values * scale) / scale, values)
+    return rounded
+
+
 def _whole(values: FloatArray) -> pa.Array:
     """Whole numbers, NaN as null."""
     return pa.array(values, from_pandas=True).cast(pa.int32())
@@ -225,11 +266,19 @@ def _reference_log_weights(rollouts: pa.Table, logprobs: pa.Table) -> pa.Array:
     if not has_measured(logprobs, "ref_logprobs"):
         return pa.nulls(rollouts.num_rows, pa.float64())
     own = has_measured(logprobs, "old_logprobs")
-    policy = Ragged.from_column(logprobs["old_logprobs"] if own else rollouts["sampling_logprobs"])
-    mask = Ragged.from_column(rollouts["loss_mask"]).values
-    reference = Ragged.from_column(logprobs["ref_logprobs"]).values.astype(np.float64)
-    gaps = Ragged(np.where(mask, reference - policy.values, 0.0), policy.lengths)
-    return pa.array(gaps.sums(), from_pandas=True)
+    policy = logprobs["old_logprobs"] if own else rollouts["sampling_logprobs"]
+    columns = (policy, logprobs["ref_logprobs"], rollouts["loss_mask"])
+    sums = [
+        _log_weights(*(Ragged.from_column(column.slice(start, WEIGHED_ROWS)) for column in columns))
+        for start in range(0, rollouts.num_rows, WEIGHED_ROWS)
+    ]
+    return pa.array(np.concatenate(sums), from_pandas=True)
+
+
+def _log_weights(policy: Ragged, reference: Ragged, mask: Ragged) -> FloatArray:
+    """[B] Σ reference − policy over the tokens of the mask."""
+    each = reference.values.astype(np.float64) - policy.values
+    return Ragged(np.where(mask.values, each, 0.0), policy.lengths).sums()
 
 
 def _signals_of_groups(sampled: pa.Table) -> NDArray[np.str_]:

@@ -30,7 +30,7 @@ from pipeline.history import Outcomes, extended
 from pipeline.plan import From, StageSettings
 from pipeline.ragged import IntArray
 from pipeline.rewards.base import Reward
-from pipeline.rewards.totals import numbers_in
+from pipeline.scoring.totals import numbers_in
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
 Flags = NDArray[np.bool_]

@@ -17,8 +17,8 @@ from pipeline.ids import group_id_of, rollout_id_of, seed_of
 from pipeline.plan import From, StageSettings
 from pipeline.prompting import PromptRenderer, RenderedPrompt
 from pipeline.rewards.base import run_info_of
-from pipeline.rewards.inputs import inputs_of
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.inputs import inputs_of
+from pipeline.scoring.scorer import score_groups
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
 

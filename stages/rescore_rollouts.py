@@ -9,7 +9,7 @@ from pipeline.config import ComputeAdvantages, ScoreRollouts
 from pipeline.plan import From, StageSettings
 from pipeline.rescoring import TABLES, rescored, summary
 from pipeline.rewards.base import run_info_of
-from pipeline.rewards.scoring import Scorer
+from pipeline.scoring.scorer import Scorer
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
 

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from pipeline.config import ScoreRollouts
 from pipeline.plan import From, StageSettings
 from pipeline.rewards.base import RewardInput, run_info_of
-from pipeline.rewards.inputs import inputs_of
-from pipeline.rewards.scoring import score_groups
-from pipeline.rewards.totals import mean_and_std, numbers_in, reward_metrics
 from pipeline.schemas.rollouts import IDS
 from pipeline.schemas.scores import SCHEMA
+from pipeline.scoring.inputs import inputs_of
+from pipeline.scoring.scorer import score_groups
+from pipeline.scoring.totals import mean_and_std, numbers_in, reward_metrics
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
 

@@ -18,14 +18,19 @@ def check() -> None:
     Example: rollbook check
     """
     params = read_params()
-    _, warnings, found = checking.examine(params)
+    plan, warnings, found = checking.examine(params)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     used = dict.fromkeys(item.recipe for item in params.iterations.values())
-    click.echo(
-        f"params.yaml: {len(params.iterations)} iterations, recipes {', '.join(used)}: all valid"
-    )
+    parts = [f"{len(params.iterations)} iterations", f"recipes {', '.join(used)}"]
+    if params.rescores:
+        recipes = (f"{name} (recipe {item.recipe})" for name, item in params.rescores.items())
+        parts.append(f"re-scores {', '.join(recipes)}")
+    click.echo(f"params.yaml: {', '.join(parts)}: all valid")
     click.echo(checking.describe(found))
     if waiting := checking.unfinished(params):
         click.echo(f"not run yet: {', '.join(waiting)}")
+    for name, keys in checking.waiting_rescores(params, plan).items():
+        if keys:
+            click.echo(f"`rollbook rescore --stage {name}` would score {', '.join(keys)}")
     checking.guard(found, params.runtime.max_rerun_hours)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.specs import reward_spec
+from pipeline.cli.specs import reward_of
 from pipeline.errors import ConfigError, Problem, nearest
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ SHOWN_ROLLOUTS = 5
 SHOULD = {True: "reward", False: "no reward", None: "either"}
 
 
+def _finite(context: click.Context, option: click.Parameter, value: float) -> float:
+    """Nothing is above NaN, so that every right answer would look like a false negative."""
+    if not isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number", context, option)
+    return value
+
+
 @click.command()
 @click.argument("reward")
 @click.option("--iteration", metavar="KEY", help="Whose prompts and rollouts; default: the last.")
@@ -28,7 +36,13 @@ SHOULD = {True: "reward", False: "no reward", None: "either"}
 @click.option(
     "--rollouts", default=500, show_default=True, type=click.IntRange(0), help="How many at most."
 )
-@click.option("--above", default=0.5, show_default=True, help="A reward above this says: right.")
+@click.option(
+    "--above",
+    default=0.5,
+    show_default=True,
+    callback=_finite,
+    help="A reward above this says: right.",
+)
 def probe(reward: str, iteration: str | None, prompts: int, rollouts: int, above: float) -> None:
     """Try to fool REWARD before a policy does, on made-up answers and on stored rollouts.
 
@@ -40,7 +54,7 @@ def probe(reward: str, iteration: str | None, prompts: int, rollouts: int, above
     """
     from pipeline import probing
 
-    chosen = _built(reward)
+    chosen = reward_of(reward, COMMAND)
     key = _iteration(iteration)
     asked = probing.stored_prompts(key, prompts) if key else probing.built_in_prompts()
     whose = f"{len(asked)} prompts of {key}" if key else f"{len(asked)} built-in prompts"
@@ -49,25 +63,6 @@ def probe(reward: str, iteration: str | None, prompts: int, rollouts: int, above
     stored = probing.stored_cases(key, rollouts) if key and rollouts else []
     if stored:
         _show_stored(chosen, stored, key, above)
-
-
-def _built(reward: str) -> Reward:
-    """Raises ConfigError if the reward is not one, or does not take its options."""
-    from pydantic import ValidationError
-    from pydantic_core import PydanticCustomError
-
-    from pipeline.component import problems_of
-    from pipeline.registry import build
-    from pipeline.rewards.base import Reward
-
-    try:
-        built = build("rewards", reward_spec(reward))
-    except ValidationError as error:
-        raise ConfigError(problems_of(error, "REWARD"), COMMAND) from None
-    except PydanticCustomError as error:
-        raise ConfigError([Problem("REWARD", error.message())], COMMAND) from None
-    assert isinstance(built, Reward)
-    return built
 
 
 def _iteration(wanted: str | None) -> str | None:

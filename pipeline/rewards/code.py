@@ -1,13 +1,14 @@
 """code: does the code in a completion compile, run, pass its tests, and please a linter?
 
-The code is the completion's last closed fenced block (untagged or tagged as Python). It runs under bubblewrap, see
-`pipeline.sandbox`, with Python's standard library and nothing else. Where bubblewrap is missing the row is an error; it
-is never run without.
+The code is the last closed fenced block (untagged or tagged as Python) behind the last `</think>`; a thought that was
+opened and not closed has none. It runs under bubblewrap, see `pipeline.sandbox`, with Python's standard library and
+nothing else. Where bubblewrap is missing the row is an error; it is never run without.
 
 Tests come with the data, in the shapes of `pipeline.rewards.code_cases`. A program never meets them: what a test
 expects stays in another sandbox, or in this process where only output is compared. Programs answer calls with plain
 data, see `pipeline.rewards.code_tests`. So ending early, patching `==` or `assert`, printing verdicts and looking for
-expected values gain nothing. Each test gets a fresh process. Tests that assert nothing are an error of the row.
+expected values gain nothing. Each test gets a fresh process. Tests that assert nothing (`assert True` is nothing), or
+nothing about the program, are an error of the row.
 
 The reward is the mean of the parts below, weighted; with the default weights it is the tests alone:
 
@@ -41,6 +42,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.errors import RewardError
 from pipeline.rewards import code_program, code_tests, code_wire
+from pipeline.rewards.answers import behind_thought
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
 from pipeline.rewards.code_blocks import last_block
 from pipeline.rewards.code_cases import Cases, cases_of, same_output
@@ -87,7 +89,7 @@ class Code(Reward):
         tests_weight: share for the tests.
         lint_weight: share for being clean under ruff.
         lint_rules: rules and groups of ruff.
-        fenced: the code is the last fenced block; else it is the whole clean text.
+        fenced: the code is the last fenced block; else it is all clean text behind the thought.
         seconds: of processor time for each test; a program that sleeps is stopped after four times as long.
         row_seconds: for all tests of a completion; those that are not reached do not pass.
         memory_mb: of address space for each of at most 8 processes.
@@ -121,7 +123,8 @@ class Code(Reward):
             cases = cases_of(tests, *columns)
         elif self.tests_weight:
             return RewardResult(None)
-        code = last_block(row.text) if self.fenced else row.text
+        text = behind_thought(row.text, row.prompt)
+        code = last_block(text) if self.fenced else text
         if code is None or not code.strip():
             return self._result(_Verdict(False, False, "no code", 0, cases.total), 0.0)
         program = code.encode(errors="replace")
@@ -214,8 +217,11 @@ class Code(Reward):
         said = [json.loads(line) for line in ended.stdout.split(b"\n")[:-1]]  # the last may be cut
         if fault := next((line["fault"] for line in said if "fault" in line), None):
             raise RewardError(f"the tests are broken: {fault}")
+        if failed := next((line["not_started"] for line in said if "not_started" in line), None):
+            raise RewardError(f"{failed}", "give it more `memory_mb`")
         if not any("loaded" in line for line in said):
             reason = "took too long" if ended.timed_out else ended.stderr.decode(errors="replace")
+            reason = reason.strip() or "the code itself ended them"
             raise RewardError(f"the tests could not be loaded: {reason.strip()[-200:]}")
         if not any(line.get("compiled") for line in said):
             return _Verdict(False, False, "does not compile", 0, cases.total)

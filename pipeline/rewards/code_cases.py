@@ -53,6 +53,9 @@ def cases_of(tests: Any, entry_point: Any = None, setup: Any = None) -> Cases:
     if isinstance(tests, Mapping) and {"inputs", "outputs"} <= tests.keys():
         entry = str(tests.get("fn_name") or entry)
         inputs, outputs = tests["inputs"], tests["outputs"]
+        for each in (inputs, outputs):
+            if not isinstance(each, (list, tuple)):
+                raise _unknown(each)
         if len(inputs) != len(outputs):
             raise RewardError(f"tests have {len(inputs)} inputs and {len(outputs)} outputs")
         tests = [{"input": i, "output": o} for i, o in zip(inputs, outputs, strict=True)]
@@ -62,7 +65,7 @@ def cases_of(tests: Any, entry_point: Any = None, setup: Any = None) -> Cases:
         raise _unknown(tests)
     if not tests:
         raise RewardError("the list of tests is empty", "leave out prompts without tests")
-    setup_code = setup if isinstance(setup, str) else "\n".join(setup or [])
+    setup_code = _setup(setup)
     if all(isinstance(test, str) and test.strip() for test in tests):
         return Cases(tests=list(tests), entry_point=entry, setup=setup_code)
     if not all(isinstance(test, Mapping) and {"input", "output"} <= test.keys() for test in tests):
@@ -88,12 +91,28 @@ def same_output(printed: bytes, expected: str) -> bool:
     return _lines(printed.decode(errors="replace")) == _lines(expected)
 
 
+def _setup(setup: Any) -> str:
+    """Code that runs first; MBPP has it as a list of lines."""
+    if setup is None or isinstance(setup, str):
+        return setup or ""
+    if isinstance(setup, (list, tuple)) and all(isinstance(line, str) for line in setup):
+        return "\n".join(setup)
+    raise RewardError(
+        f"setup is {str(setup)[:60]!r}, a {type(setup).__name__}; allowed are code and a list of its lines"
+    )
+
+
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 def _call(test: Mapping[str, Any]) -> dict[str, Any]:
     given, expected = test["input"], test["output"]
+    if not isinstance(given, (str, list, tuple)):
+        raise RewardError(
+            f"a test calls the function with {str(given)[:60]!r}, a {type(given).__name__}; allowed are a list of "
+            "arguments and a text with one JSON value a line"
+        )
     return {
         "arguments": [_json(line) for line in given.splitlines() if line.strip()]
         if isinstance(given, str)

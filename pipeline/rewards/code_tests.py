@@ -37,12 +37,20 @@ class OutOfTime(Gone):
     """The program took too long."""
 
 
+class NotStartedError(Exception):
+    """The other side failed before it looked at the program."""
+
+
 class OtherError(Exception):
     """What the program raised, where it is no exception that a test could expect."""
 
 
-UNEXPECTED = (StopIteration, StopAsyncIteration, UnicodeDecodeError, UnicodeEncodeError)
-"""Exceptions of a program that are no answer: the first two would end a loop of the test, such as `all(map(…))`."""
+UNEXPECTED = (StopIteration, StopAsyncIteration)
+"""Exceptions of a program that are no answer: they would end a loop of the test, such as `all(map(…))`."""
+
+
+FOREIGN = frozenset({"np", "numpy", "pandas", "scipy", "torch", "pytest"})
+"""Names that test code uses for libraries, also where it forgets to import them."""
 
 
 class Remote:
@@ -90,8 +98,18 @@ class Program:
         self.broken: BaseException | None = None
 
     def compiled(self) -> bool:
-        """Whether it is a program at all."""
+        """Whether it is a program at all.
+
+        Raises:
+            NotStartedError: if that is not for the program to answer for.
+        """
         self.deadline = math.inf  # its sandbox may be slow to start
+        try:
+            ready = self._reply().get("ready")
+        except Gone:
+            ready = None
+        if ready is not True:
+            raise NotStartedError("the side of the program ended before it looked at the program")
         return self._reply().get("compiled") is True
 
     def begin(self) -> bool:
@@ -119,9 +137,7 @@ class Program:
         except Gone as error:
             self.broken = error  # a bare `except` in a test must not hide it
             raise
-        kind: Any = getattr(builtins, str(reply["raised"]), None)
-        known = isinstance(kind, type) and issubclass(kind, Exception) and kind not in UNEXPECTED
-        raise (kind if known else OtherError)(str(reply.get("why")))
+        raise _error(str(reply["raised"]), str(reply.get("why")))
 
     def sendable(self, value: Any) -> Any:
         """An argument as it is sent."""
@@ -153,6 +169,27 @@ class Program:
             raise OutOfTime("took too long")
 
 
+def _error(name: str, why: str) -> Exception:
+    """What a program raised, as an exception of the tests' side."""
+    kind: Any = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in UNEXPECTED:
+        try:
+            error: Exception = kind(why)
+            return error
+        except (
+            TypeError
+        ):  # some take more than a text; the TypeError must not look like the program's
+            pass
+    return OtherError(why)
+
+
+def says_something(node: ast.Assert) -> bool:
+    """Whether an assertion could fail: not `assert True`, nor `assert (x, "message")`."""
+    if isinstance(node.test, ast.Constant):
+        return not node.test.value
+    return not (isinstance(node.test, ast.Tuple) and node.test.elts)
+
+
 class Counted(ast.NodeTransformer):
     """Counts the assertions that are reached."""
 
@@ -165,7 +202,7 @@ def main(arguments: list[str]) -> None:
     """What the sandbox starts."""
     path, replies, requests, seconds = arguments
     verdicts = os.dup(1)
-    os.dup2(2, 1)  # what test code prints is no verdict
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what test code prints is no verdict
 
     def say(**verdict: Any) -> None:
         os.write(verdicts, (json.dumps(verdict) + "\n").encode())
@@ -184,6 +221,9 @@ def main(arguments: list[str]) -> None:
         compiled = program.compiled()
     except Gone:
         compiled = False
+    except NotStartedError as error:
+        say(not_started=str(error))
+        return
     say(compiled=compiled)
     if not compiled:
         return
@@ -211,7 +251,7 @@ def _prepared(test: Any, cases: dict[str, Any]) -> Any:
     if isinstance(test, dict):
         return test
     tree = ast.parse(test)
-    if not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
+    if not any(isinstance(node, ast.Assert) and says_something(node) for node in ast.walk(tree)):
         raise ValueError(f"asserts nothing: {test.strip()[:80]!r}")
     for node in ast.walk(tree):
         for name in _imported(node):
@@ -220,6 +260,13 @@ def _prepared(test: Any, cases: dict[str, Any]) -> Any:
                     f"no module {name!r}; tests have Python's standard library only"
                 )
     names = _free_names(ast.parse(cases["setup"]), tree)
+    if foreign := sorted(FOREIGN.intersection(names)):
+        # Taken from the program, it would be the program that compares.
+        raise ModuleNotFoundError(
+            f"no module {foreign[0]!r}; tests have Python's standard library only"
+        )
+    if all(names.values()) and not cases["entry_point"]:
+        raise ValueError(f"uses nothing of the program: {test.strip()[:80]!r}")
     tree = ast.fix_missing_locations(Counted().visit(tree))
     return {"code": compile(tree, "<tests>", "exec"), "names": names}
 

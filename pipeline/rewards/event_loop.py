@@ -34,7 +34,8 @@ async def _settled(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None
     except (
         Exception,
         SystemExit,
-    ) as error:  # a SystemExit would end the loop, and the caller wait for ever
+        KeyboardInterrupt,
+    ) as error:  # the last two would end the loop, and the caller wait for ever
         return None, error
 
 
@@ -45,7 +46,9 @@ def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001
 
     def serve() -> None:
         while not loop.is_closed():
-            with contextlib.suppress(SystemExit):  # of a task that a function left behind
+            with contextlib.suppress(
+                SystemExit, KeyboardInterrupt
+            ):  # of a task that a function left behind
                 loop.run_forever()
 
     threading.Thread(target=serve, name="async rewards", daemon=True).start()

@@ -53,6 +53,8 @@ from pipeline.rewards.outcomes import error_text
 
 LOGGED = (int, float, str, np.generic)
 REFERENCE_ALIASES = ("answer", "solution", "ground_truth", "target", "label")
+OF_VERL = ("data_source", "solution_str", "extra_info")
+"""Parameters that functions for verl have, and no others."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,9 @@ class Function(Reward):
                 results.append(
                     _with_log(awaited(returned) if inspect.isawaitable(returned) else returned)
                 )
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 results.append(RewardResult(None, error=error_text(error)))
         return results
 
@@ -201,6 +205,10 @@ def _arguments(function: Callable[..., Any], available: dict[str, Any]) -> dict[
             and "reference_answer" in available
         ):
             arguments[parameter.name] = available["reference_answer"]
+        elif parameter.default is parameter.empty and parameter.name in OF_VERL:
+            raise RewardError(
+                f"needs {parameter.name!r}, as functions for verl do; set `style: verl`"
+            )
         elif parameter.default is parameter.empty:
             raise RewardError(
                 f"needs {parameter.name!r}, which the data has no column for; {nearest(parameter.name, available)}"

@@ -31,11 +31,16 @@ def logged_of(values: Mapping[int, Any]) -> Logged:
         return Logged(kinds, {})
     make: Callable[[Any], Any] = _finite
     if NUMBERS not in kinds:
-        make = str.__str__ if TEXTS in kinds else bool  # of subclasses only what they are
+        make = storable if TEXTS in kinds else bool
     return Logged(
         kinds,
         {place: None if value is None else make(value) for place, value in plain.items()},
     )
+
+
+def storable(text: str) -> str:
+    """A text as a table can hold it: of subclasses only what they are, half a surrogate escaped."""
+    return str.__str__(text).encode("utf-8", "backslashreplace").decode()
 
 
 def is_column(kinds: Iterable[str]) -> bool:

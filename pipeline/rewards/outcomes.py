@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import RewardError, RollbookError
 from pipeline.rewards.base import Reward, RewardInput, RewardResult, parts_of
-from pipeline.rewards.logged import Logged, logged_of
+from pipeline.rewards.logged import Logged, logged_of, storable
 
 BeforeCall = Callable[[int, int], None]
 """Told before each call of a reward: place of its first row, number of rows. What it raises is the call's outcome."""
@@ -75,15 +76,14 @@ def scored(
     before: BeforeCall | None = None,
     on_rows: OnRows | None = None,
 ) -> Scored:
-    """Scores whole groups. Groups, and rows in a group, are scored in the order of their ids."""
+    """Scores rows that are whole groups, in the order of `pipeline.scoring.inputs.scoring_order`."""
     values = np.full(len(rows), math.nan)
     errors: dict[int, str] = {}
     steps: dict[int, Sequence[tuple[int, float]]] = {}
     logged: dict[str, dict[int, Any]] = {}
     cause = None
-    groups = list(groups_of(rows))
-    _look_ahead(reward, [rows[place] for places in groups for place in places])
-    for places in groups:
+    _look_ahead(reward, rows)
+    for places in _places_by_group(rows):
         told = None if before is None else _translated(before, places)
         for place, result in zip(
             places, outcomes_of(reward, [rows[place] for place in places], told), strict=True
@@ -97,7 +97,7 @@ def scored(
             if result.steps is not None:
                 steps[place] = result.steps
             for name, value in result.log.items():
-                logged.setdefault(name, {})[place] = value
+                logged.setdefault(storable(str(name)), {})[place] = value
         if on_rows is not None:
             on_rows(len(places))
     plain = {name: logged_of(given) for name, given in logged.items()}
@@ -120,7 +120,9 @@ def outcomes_of(
             returned = list(reward.score(group))
             if len(returned) != len(group):
                 raise RewardError(f"returned {len(returned)} values for {len(group)} completions")
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # some libraries raise no Exception, such as panics of Rust
         return [_failed(reward, error)] * len(group)
     outcomes = []
     for place, row in enumerate(group):
@@ -128,24 +130,11 @@ def outcomes_of(
             if not whole and before is not None:
                 before(place, 1)
             outcomes.append(_checked(reward, returned[place] if whole else reward(row), row))
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             outcomes.append(_failed(reward, error))
     return outcomes
-
-
-def groups_of(rows: Sequence[RewardInput]) -> Iterator[list[int]]:
-    """Places of the rows that are scored together, in the order of ids: a group's sampled rows, then its greedy one."""
-    order = sorted(
-        (row.group_id, row.greedy, len(row.rollout_id), row.rollout_id, place)
-        for place, row in enumerate(rows)
-        if row.finish_reason != "error"
-    )
-    places: list[int] = []
-    for rank, (*together, _, _, place) in enumerate(order):
-        places.append(place)
-        if rank + 1 == len(order) or order[rank + 1][:2] != tuple(together):
-            yield places
-            places = []
 
 
 def number_of(value: Any) -> float | None:
@@ -164,6 +153,12 @@ def number_of(value: Any) -> float | None:
         shown = repr(value) if isinstance(value, (str, bytes, float)) else type(value).__name__
         raise RewardError(f"returned {shown[:60]}, must return a finite number or None")
     return number
+
+
+def _places_by_group(rows: Sequence[RewardInput]) -> Iterator[list[int]]:
+    """Places of the rows that are scored together: a group's sampled rows, then its greedy one."""
+    together = groupby(range(len(rows)), lambda place: (rows[place].group_id, rows[place].greedy))
+    return (list(places) for _, places in together)
 
 
 def _look_ahead(reward: Reward, rows: Sequence[RewardInput]) -> None:
@@ -199,11 +194,11 @@ def _step_end(end: int, row: RewardInput) -> int:
 
 def error_text(error: BaseException) -> str:
     """Type and message of an exception on one line, the same in every run."""
-    message = error.message if isinstance(error, RollbookError) else str(error)
-    message = ADDRESS.sub("0x…", " ".join(message.split()))
-    message = message.encode(
-        "utf-8", "backslashreplace"
-    ).decode()  # half a surrogate fits in no table
+    try:
+        message = error.message if isinstance(error, RollbookError) else str(error)
+    except Exception as fault:
+        message = f"its text cannot be read: {type(fault).__name__}"
+    message = storable(ADDRESS.sub("0x…", " ".join(message.split())))
     return f"{type(error).__name__}: {message}"[:MAX_ERROR_CHARACTERS]
 
 

@@ -1,4 +1,7 @@
-"""Runs the benchmarks and writes reports/benchmarks.md. All ratios in a section are taken in one run.
+"""Runs benchmarks and writes reports/benchmarks.md. All ratios in a section are taken in one run.
+
+`python -m tests.benchmarks scoring rescoring` measures these sections and leaves the others of the report as they are;
+without names all of them are measured.
 
 `python -m tests.benchmarks algorithms` compares the presets instead and writes reports/algorithms.md; it takes hours.
 """
@@ -9,30 +12,52 @@ import datetime
 import os
 import platform
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline import lineage
-from tests.benchmarks import algorithms, scoring, seams
+from pipeline.errors import nearest
+from tests.benchmarks import algorithms, hostile_code, rescoring, scoring, seams
+from tests.benchmarks.report import merged, stamped
 
 REPORT = Path(__file__).parents[2] / "reports" / "benchmarks.md"
-SECTIONS = (seams.report, scoring.report)
+SECTIONS: dict[str, Callable[[], str]] = {
+    "seams": seams.report,
+    "scoring": scoring.report,
+    "rescoring": rescoring.report,
+    "hostile_code": hostile_code.report,
+}
 
 
-def main() -> None:
+def main(names: Sequence[str]) -> None:
+    """Measures sections by name, none: all. Each is written as soon as it is there."""
+    for name in names:
+        if name not in SECTIONS:
+            sys.exit(f"there is no section {name!r}; {nearest(name, [*SECTIONS, 'algorithms'])}")
+    done = []
+    for name in names or SECTIONS:
+        done.append(stamped(SECTIONS[name](), _now_and_here()))
+        print(done[-1])
+        _write(merged(REPORT.read_text(encoding="utf-8") if REPORT.exists() else "", done[-1:]))
+    if not names:
+        _write(merged("", done))  # in the order of SECTIONS, without those that are no more
+
+
+def _write(text: str) -> None:
+    REPORT.write_text(text, encoding="utf-8")
+
+
+def _now_and_here() -> str:
     environment = lineage.environment()
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    head = (
-        "# Benchmarks\n\nWritten by `make bench`; figures of one machine in one run, read them as ratios.\n\n"
-        f"{datetime.date.today().isoformat()}, {environment['cpu']}, {os.cpu_count()} processors, "
-        f"Python {platform.python_version()}, {packages}.\n"
+    return (
+        f"{datetime.date.today().isoformat()} on {environment['cpu']}, {os.cpu_count()} processors, "
+        f"Python {platform.python_version()}, {packages}"
     )
-    text = "\n".join([head, *(f"{section()}\n" for section in SECTIONS)])
-    REPORT.write_text(text, encoding="utf-8")
-    print(text)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["algorithms"]:
         algorithms.main(sys.argv[2:])
     else:
-        main()
+        main(sys.argv[1:])

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.rewards.inputs import inputs_of
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.inputs import inputs_of
+from pipeline.scoring.scorer import score_groups
+from tests.benchmarks.memory import Watch, resident_mib
 from tests.benchmarks.tables import markdown
 from tests.e2e.projects import environment
 from tests.unit.rewards.rows import reward
@@ -29,7 +27,6 @@ GROUP = 8
 TOKENS = 50
 TEXT = "so the sum is what was asked for, and the answer follows: " * 4
 SIZES = (100_000, 300_000, 1_000_000)
-LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def measure(rows: int, processes: int) -> Measured:
     """Scores a table of this length in this process."""
     prompts, rollouts = tables(rows)
     before = resident_mib(os.getpid())
-    watch = _Watch()
+    watch = Watch()
     started = time.perf_counter()
     with watch:
         columns = score_groups(
@@ -111,11 +108,11 @@ def measure(rows: int, processes: int) -> Measured:
     )
 
 
-def tables(rows: int) -> tuple[pa.Table, pa.Table]:
-    """Prompts and rollouts, ids in no order."""
+def tables(rows: int, key: str = "i0001") -> tuple[pa.Table, pa.Table]:
+    """Prompts and rollouts of an iteration, ids in no order."""
     groups = rows // GROUP
     prompt_ids = [f"{number * 2654435761 % 2**64:016x}" for number in range(groups)]
-    group_ids = pa.array([f"i0001/{each}" for each in prompt_ids])
+    group_ids = pa.array([f"{key}/{each}" for each in prompt_ids])
     answers = pa.array([str(number) for number in range(groups)])
     prompts = pa.table(
         {
@@ -136,7 +133,7 @@ def tables(rows: int) -> tuple[pa.Table, pa.Table]:
             ],
             "group_id": group_ids.take(of),
             "prompt_id": pa.array(prompt_ids).take(of),
-            "iteration": pa.array(["i0001"] * len(of)),
+            "iteration": pa.array([key] * len(of)),
             "completion": texts,
             "text": texts,
             "greedy": np.zeros(len(of), bool),
@@ -146,49 +143,6 @@ def tables(rows: int) -> tuple[pa.Table, pa.Table]:
             ),
         }
     )
-
-
-def resident_mib(process: int) -> float:
-    """Memory of a process; 0 if it is gone."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0.0
-    return pages * resource.getpagesize() / 2**20
-
-
-class _Watch:
-    """Peaks of this process and its children while it is entered."""
-
-    def __init__(self) -> None:
-        self.own = self.largest_child = 0.0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        listing = Path(f"/proc/self/task/{os.getpid()}/children")
-        while True:
-            self.own = max(self.own, resident_mib(os.getpid()))
-            for child in listing.read_text().split():
-                # Until it runs a program of its own, a child counts its parent's memory.
-                if "rewards.worker" in _command(child):
-                    self.largest_child = max(self.largest_child, resident_mib(int(child)))
-            if self._done.wait(LOOK_SECONDS):
-                return
-
-
-def _command(process: str) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def _in_a_fresh_process(rows: int, processes: int) -> Measured:

@@ -16,7 +16,7 @@ import pytest
 from pipeline.registry import build, menu
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
 from pipeline.rewards.outcomes import outcomes_of
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.scorer import score_groups
 from tests.unit.rewards.judge_server import Answer, JudgeServer
 from tests.unit.rewards.rows import row
 from tests.unit.rewards.tiny_reward_model import tiny_reward_model

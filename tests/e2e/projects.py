@@ -7,10 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from ruamel.yaml import YAML
+
+from pipeline.artifacts import path_of, read_table
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
@@ -92,13 +96,17 @@ def edit_params(folder: Path, **changes: Any) -> None:
 
 
 def run(
-    folder: Path, *command: str, check: bool = True, timeout: float = 600
+    folder: Path,
+    *command: str,
+    check: bool = True,
+    timeout: float = 600,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the project, with output captured."""
+    """Runs a command in the project, with output captured; `variables` are set beside the environment."""
     result = subprocess.run(
         command,
         cwd=folder,
-        env=environment(),
+        env={**environment(), **(variables or {})},
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -119,6 +127,16 @@ def stages_run(result: subprocess.CompletedProcess[str]) -> list[str]:
     """Stages whose command ran, in order."""
     lines = result.stdout.splitlines()
     return [line.split("'")[1] for line in lines if line.startswith("Running stage '")]
+
+
+def table_of(folder: Path, kind: str, key: str) -> pa.Table:
+    """A table of the project, `rescores/<name>` for those of a re-score; checked."""
+    return read_table(folder / path_of(kind, key), kind)[0]
+
+
+def store_uri(folder: Path) -> str:
+    """Address of the project's own MLflow store."""
+    return f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}"
 
 
 def git(folder: Path, *arguments: str) -> str:

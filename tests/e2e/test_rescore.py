@@ -1,5 +1,7 @@
 """The story of re-scoring: a new reward is asked about stored rollouts, now and as cached steps; nothing trains."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -7,7 +9,16 @@ import pytest
 
 import pipeline
 from pipeline.artifacts import read_json, read_table
-from tests.e2e.projects import edit_params, repro, run, stages_run
+from tests.e2e.projects import (
+    ROOT,
+    edit_params,
+    repro,
+    run,
+    stages_run,
+    store_uri,
+    table_of,
+)
+from tests.unit.tracking.conftest import Shown
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
 
@@ -32,6 +43,15 @@ def _trained(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (*chain, folder / "dvc.lock")}
 
 
+def _shown(folder: Path) -> dict[str, dict[int, float]]:
+    """Curves of the new reward that MLflow shows of re-scores, by name; each is inside the run of the training."""
+    shown = Shown(uri=store_uri(folder))
+    [chain] = shown.chains
+    runs = shown.of_kind("rescore")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs} == {chain.info.run_id}
+    return {run.info.run_name: shown.curve(run, "reward") for run in runs}
+
+
 def test_a_new_reward_is_asked_and_nothing_is_trained(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +61,10 @@ def test_a_new_reward_is_asked_and_nothing_is_trained(
     assert "i0001: 96 rollouts in 24 groups" in now and "exactly on-policy" in now
     assert "i0002: 96 rollouts in 24 groups" in now and "the policy i0001, which" in now
 
+    kept = json.loads((copy / "scratch/short/summary.json").read_text())
+    means = {number: kept[f"i{number:04d}"]["reward"] for number in (1, 2)}
+    assert _shown(copy) == {"re-scored: my_rewards.py:short": means}
+
     edit_params(
         copy,
         recipes__short={
@@ -49,9 +73,14 @@ def test_a_new_reward_is_asked_and_nothing_is_trained(
         },
         rescores__short={"recipe": "short"},
     )
+    waiting = "`rollbook rescore --stage short` would score"
+    assert f"{waiting} i0001, i0002\n" in run(copy, "rollbook", "check").stdout
     assert _rescored(copy) == ["short-i0001", "short-i0002"]
+    assert waiting not in run(copy, "rollbook", "check").stdout
     assert _rescored(copy) == []
     assert _trained(copy) == before
+    names = ("my_rewards.py:short", "rescores.short")
+    assert _shown(copy) == {f"re-scored: {name}": means for name in names}
 
     monkeypatch.chdir(copy)
     path = Path("artifacts/rescores/short/i0002.parquet")
@@ -72,6 +101,7 @@ def test_a_new_reward_is_asked_and_nothing_is_trained(
     run(copy, "rollbook", "iterate", "3")
     run(copy, "rollbook", "train-from", "i0001", "--recipe", "short")
     run(copy, "dvc", "repro", "compute_advantages@i0003")
+    assert f"{waiting} i0003\n" in run(copy, "rollbook", "check").stdout
     assert _rescored(copy) == ["short-i0003"]
     assert "nothing that is finished runs again" in run(copy, "rollbook", "check").stdout
 
@@ -95,3 +125,68 @@ def test_a_broken_reward_stops_its_step_and_says_where(copy: Path) -> None:
     assert "rollbook: rescores.short: `dvc repro --single-item` failed" in broken.stderr
     assert not (copy / "artifacts" / "rescores").exists()
     assert _trained(copy) == before
+
+
+def test_a_file_of_trl_rewards_is_asked_unchanged(copy: Path) -> None:
+    """Five functions that look at one completion each, and one that looks at its siblings."""
+    shutil.copy(ROOT / "tests/unit/rewards/trl_rewards.py", copy / "trl_rewards.py")
+    names = ("correctness", "int", "strict_format", "soft_format", "tag_count", "novelty")
+    rewards = [f"trl_rewards.py:{name}_reward_func" for name in names]
+    said = run(copy, "rollbook", "rescore", *rewards, "--iterations", "i0001", "--out", "kept")
+    assert "0 that no reward applies to, 0 errors" in said.stdout
+
+    texts = table_of(copy, "rollouts", "i0001")["text"].to_pylist()
+    prompts = table_of(copy, "prompts", "i0001").to_pylist()
+    references = {row["group_id"]: row["reference_answer"] for row in prompts}
+    rows = pq.read_table(copy / "kept/i0001.parquet").to_pylist()
+    groups: dict[str, list[str]] = {}
+    for text, row in zip(texts, rows, strict=True):
+        groups.setdefault(row["group_id"], []).append(text)
+    for text, row in zip(texts, rows, strict=True):
+        siblings = groups[row["group_id"]]
+        answer = text.strip()
+        expected = {
+            "correctness": 2.0 * (answer == references[row["group_id"]]),
+            "int": 0.5 * answer.isdigit(),
+            **dict.fromkeys(("strict_format", "soft_format", "tag_count"), 0.0),
+            "novelty": float(siblings.count(text) == 1) if answer else None,
+        }
+        assert {name: row[f"reward_{name}_reward_func"] for name in names} == expected
+        assert row["distinct_answers"] == len(set(siblings))
+    assert len({row["reward"] for row in rows}) > 2
+
+
+BLOCKER = """\
+import importlib.abc, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "datasets", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def test_without_torch_all_that_is_stored_can_be_asked(copy: Path, tmp_path: Path) -> None:
+    """As installed without the extra `train`."""
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text(BLOCKER)
+    without = {"PYTHONPATH": str(tmp_path / "without")}
+    refused = run(copy, "python", "-c", "import torch", check=False, variables=without)
+    assert "No module named 'torch'" in refused.stderr
+
+    asked = ("rescore", "numeric_answer", "math_answer", "--iterations", "i0001")
+    done = run(copy, "rollbook", *asked, variables=without)
+    assert "0 that no reward applies to, 0 errors" in done.stdout
+    assert "warning" not in done.stderr
+    probed = run(copy, "rollbook", "probe", "math_answer", variables=without).stdout
+    assert "math_answer on 8 prompts of i0002" in " ".join(probed.split())
+    assert "stored rollouts of i0002" in probed and "Errors: none" in probed
+
+    edit_params(copy, rescores__again={"recipe": "grpo"})
+    stage = run(copy, "rollbook", "rescore", "--stage", "again", variables=without)
+    assert len(stages_run(stage)) == 2
+    rescored = table_of(copy, "rescores/again", "i0002")
+    assert rescored["reward"].equals(rescored["old_reward"])
+    assert rescored["advantage"].equals(rescored["old_advantage"])

@@ -220,5 +220,12 @@ def test_load_joins_all_iterations(project: Path) -> None:
     ]
     with pytest.raises(ArtifactError, match="did you mean 'rollouts'"):
         pipeline.load("rolouts")
+    with pytest.raises(ArtifactError, match="'rescores'; did you mean 'rescores/<name>'"):
+        pipeline.load("rescores")
+    Path("artifacts/rescores/strict").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="'rescores'; did you mean 'rescores/strict'"):
+        pipeline.load("rescores")
+    with pytest.raises(ArtifactError, match=r"under `rescores:` .* rescore --stage strct`"):
+        pipeline.load("rescores/strct")
     with pytest.raises(ArtifactError, match=r"i0007\.parquet: not on disk"):
         pipeline.load("rollouts", iterations=["i0007"])

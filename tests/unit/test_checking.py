@@ -4,12 +4,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of, write_json
-from pipeline.checking import Rerun, describe, guard, reruns, unfinished, warnings_for
+from pipeline.checking import (
+    Rerun,
+    describe,
+    guard,
+    reruns,
+    unfinished,
+    waiting_rescores,
+    warnings_for,
+)
+from pipeline.cli.check import check
 from pipeline.errors import RollbookError
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES, make_plan
+from pipeline.plan import ITERATION_STAGES, RESCORE_STAGE, load_stage, make_plan
+from pipeline.yaml_text import flow
 from tests.unit.test_params import shipped
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +156,51 @@ def test_the_guard_stops_above_the_limit_and_names_the_ways_on() -> None:
 def test_nothing_to_run_again() -> None:
     assert describe([]) == "nothing that is finished runs again"
     guard([], 0.0)
+
+
+def test_re_scores_that_would_run(project: Path) -> None:
+    raw = shipped(rescores={"again": {"recipe": "grpo"}})
+    raw["iterations"] = dict.fromkeys(("i0001", "i0002", "i0003"), raw["iterations"]["i0001"])
+    params = parse_params(raw)
+    plan = make_plan(params)
+    locks = (project / "dvc.lock", project / "rescore.lock")
+    assert waiting_rescores(params, plan, *locks) == {"again": []}
+
+    def made(key: str) -> list[dict[str, str]]:
+        stage = load_stage(RESCORE_STAGE)
+        return [
+            {"path": str(path), "hash": "md5", "md5": f"{number:032d}"}
+            for number, path in enumerate(stage.input_paths(key, params))
+        ]
+
+    trained = {f"made@{key}": {"cmd": "x", "outs": made(key)} for key in ("i0001", "i0002")}
+    _write_lock(locks[0], trained)
+    assert waiting_rescores(params, plan, *locks) == {"again": ["i0001", "i0002"]}
+
+    scored = {
+        f"{RESCORE_STAGE}@again-{key}": {
+            "cmd": "x",
+            "deps": made(key),
+            "params": {"artifacts/plan.json": {f"rescores.again.{key}": digest}},
+        }
+        for key, digest in plan["rescores"]["again"].items()
+    }
+    _write_lock(locks[1], scored)
+    assert waiting_rescores(params, plan, *locks) == {"again": []}
+    scored[f"{RESCORE_STAGE}@again-i0001"]["params"]["artifacts/plan.json"] = {"x": "other"}
+    scored[f"{RESCORE_STAGE}@again-i0002"]["deps"][0]["md5"] = "f" * 32
+    _write_lock(locks[1], scored)
+    assert waiting_rescores(params, plan, *locks) == {"again": ["i0001", "i0002"]}
+
+
+def test_check_names_re_scores(project: Path) -> None:
+    raw = shipped(rescores={"again": {"recipe": "grpo"}})
+    Path("params.yaml").write_text("\n".join(f"{key}: {flow(value)}" for key, value in raw.items()))
+    done = CliRunner().invoke(check, catch_exceptions=False)
+    assert "recipes grpo, re-scores again (recipe grpo): all valid" in done.output
+    assert "--stage" not in done.output  # nothing is trained yet
+
+
+def _write_lock(path: Path, stages: dict[str, Any]) -> None:
+    with path.open("w") as stream:
+        YAML().dump({"schema": "2.0", "stages": stages}, stream)

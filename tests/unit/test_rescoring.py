@@ -19,9 +19,9 @@ from pipeline.rescoring import (
     rescored,
     summary,
 )
-from pipeline.rewards import columns
-from pipeline.rewards.scoring import Scorer
 from pipeline.schemas.rescores import SCHEMA
+from pipeline.scoring import columns
+from pipeline.scoring.scorer import Scorer
 from tests.unit.stored_iterations import TEXTS, settings, tables_of
 
 pytestmark = pytest.mark.usefixtures("project")
@@ -127,6 +127,14 @@ def test_effective_size_comes_from_the_log_probs_that_are_stored() -> None:
     assert summary(_asked(recipe, tables_of(reference=-0.5)), "i0000")["effective_share"] == 1.0
 
 
+def test_weights_of_few_rows_at_a_time_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = tables_of(reference=-0.7, greedy=["a very long one", "1"])
+    whole = _asked(_recipe("grpo"), tables)["reference_log_weight"]
+    assert len(set(whole.to_pylist())) == 3
+    monkeypatch.setattr("pipeline.rescoring.WEIGHED_ROWS", 3)
+    assert _asked(_recipe("grpo"), tables)["reference_log_weight"].equals(whole)
+
+
 def test_a_kl_in_the_reward_needs_its_log_probs() -> None:
     recipe = _recipe("grpo", compute_advantages={"kl_coef": 0.1})
     with pytest.raises(RollbookError, match=r"i0001 has no log-probs of the reference policy"):
@@ -145,6 +153,51 @@ def test_most_moved_comes_first_and_what_stayed_is_left_out() -> None:
     assert moved["rollout_id"][0].as_py().endswith("/03")
     assert moved.num_rows == 4
     assert most_moved(table, 2).num_rows == 2
+
+
+def test_rewards_that_are_only_scaled_move_nothing() -> None:
+    """The estimator's eps moves every advantage by about 1e-4, which the table of what moved does not show."""
+    rewards = [{"name": "numeric_answer", "weight": 3.0}]
+    tables = tables_of()
+    before = _asked(_recipe("grpo"), tables)["advantage"]
+    moved = tables["advantages"].column_names.index("advantage")
+    tables["advantages"] = tables["advantages"].set_column(moved, "advantage", before)
+    table = _asked(_recipe("grpo", score_rollouts={"rewards": rewards}), tables)
+    change = np.abs(table["advantage"].to_numpy() - table["old_advantage"].to_numpy())
+    assert 0 < change.max() < 1e-3
+    rows = most_moved(table).to_pylist()
+    assert {(row["old_reward"], row["reward"]) for row in rows} == {(1.0, 3.0)}
+    assert len(rows) == 6  # in the order of rewards, though the advantages of group 1 differ too
+
+
+def test_a_failure_has_not_moved() -> None:
+    table = _asked(_recipe(), tables_of())
+    first, *others = most_moved(table)["rollout_id"].to_pylist()
+    errors = ["failed" if each == first else None for each in table["rollout_id"].to_pylist()]
+    place = table.column_names.index("error")
+    failed = table.set_column(place, "error", pa.array(errors, pa.string()))
+    assert most_moved(failed)["rollout_id"].to_pylist() == others
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moves"),
+    [
+        (0.9999, 1.0001, False),
+        (999.9, 1000.1, False),
+        (-0.707, -0.7071, False),
+        (0.0, 1e-5, True),
+        (1.0, -1.0, True),
+        (1.0, 1.01, True),
+        (5e-324, 6e-301, True),
+        (1e300, 1.0001e300, False),
+    ],
+)
+def test_a_change_is_what_three_digits_show(old: float, new: float, moves: bool) -> None:
+    row = dict.fromkeys(("rollout_id", "group_id", "prompt_id", "iteration"), "x")
+    values = {"greedy": False, "error": None, "old_reward": None, "reward": None}
+    table = pa.Table.from_pylist([{**row, **values, "old_advantage": old, "advantage": new}])
+    assert most_moved(table).num_rows == moves
+    assert (f"{old:.3g}" != f"{new:.3g}") == moves
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -13,7 +13,7 @@ from pipeline.advantages.metrics import advantage_metrics
 from pipeline.config import ComputeAdvantages
 from pipeline.ragged import Ragged
 from pipeline.registry import build
-from pipeline.rewards.totals import reward_metrics, weighted_total
+from pipeline.scoring.totals import reward_metrics, weighted_total
 from tests.vectors.cases import KnownDifference, Unsupported, differs, metrics_differ, numbers
 
 CATEGORIES = ("advantages", "advantages_verl")

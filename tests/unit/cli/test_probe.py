@@ -53,6 +53,12 @@ def _store(*texts: str) -> None:
     )
 
 
+@pytest.mark.parametrize("above", ["nan", "inf"])
+def test_a_bound_that_nothing_passes_is_refused(project: Path, above: str) -> None:
+    done = _run("exact_match", "--above", above)
+    assert done.exit_code == 2 and "is not a finite number" in done.output
+
+
 def test_every_kind_of_the_list_is_tried() -> None:
     kinds = {case.kind for case in cases_of(built_in_prompts()[0])}
     assert kinds == {
@@ -78,7 +84,7 @@ def test_wrong_cases_are_wrong_and_right_ones_right() -> None:
     """By a reward that is strict about everything, and by the best there is."""
     assert _false(_findings("exact_match"), right=False) == set()
     assert _false(_findings("math_answer"), right=False) == set()
-    assert _false(_findings("math_answer"), right=True) == {"in a sentence"}  # of Paris
+    assert _false(_findings("math_answer"), right=True) == set()
 
 
 def test_what_fools_the_last_number() -> None:
@@ -158,6 +164,12 @@ def test_a_prompt_that_opens_the_thought() -> None:
     assert {"</think>7", "Let me see.</think><answer>7</answer>", ""} <= texts
     found = probe(reward("format"), cases_of(opened))
     assert counts(found, 0.5)["in tags"]["rewarded"] == 1
+
+
+def test_counts_are_numbers_where_a_kind_has_one_case() -> None:
+    found = probe(reward("exact_match"), cases_of(built_in_prompts()[0]))
+    for count in counts(found, 0.5).values():
+        assert {type(number) for number in count.values()} == {int}
 
 
 @pytest.mark.parametrize(

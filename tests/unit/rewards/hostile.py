@@ -57,6 +57,18 @@ class Does(Reward):
             case "leave":
                 child = subprocess.Popen(["sleep", "1000"])
                 return RewardResult(1.0, {"child": child.pid})
+            case "leave apart":
+                child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+                return RewardResult(1.0, {"child": child.pid})
+            case "leave orphan":
+                command = ["sh", "-c", "setsid sleep 1000 >/dev/null & echo $!"]
+                return RewardResult(1.0, {"child": int(subprocess.check_output(command))})
+            case "stop parent":
+                os.kill(os.getppid(), signal.SIGSTOP)
+            case "wander":
+                start = Path.cwd()
+                os.chdir("/")
+                return float(start != Path("/"))
             case "object":
                 return RewardResult(1.0, {"thing": OwnError("no", row)})
         return RewardResult(float(len(row.text)), {"process": os.getpid()})

@@ -166,6 +166,44 @@ def test_a_missing_linter_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         code_module.linter.cache_clear()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>\n```\n{}\n```\n</think> I do not know.",
+        "<think>\n```\n{}\n```",
+        "```\n{}\n```\n</think>",
+    ],
+)
+def test_code_in_a_thought_is_no_answer(text: str) -> None:
+    result = reward("code", **QUICK)(row(text.format(GOOD), columns={"tests": TESTS}))
+    assert isinstance(result, RewardResult)
+    assert outcome(result) == (0.0, 0, 2, "no code")
+
+
+@pytest.mark.parametrize(
+    "mark", ["# '\u2028 \x0c \x85'", "x = '\u2028\x0c\x85\x1c'", "# -*- coding: latin-1 -*-"]
+)
+def test_what_python_can_read_compiles(mark: str) -> None:
+    assert scored(f"{mark}\n{GOOD}", TESTS).value == 1.0
+    assert scored(f"\ufeff{mark}\n{GOOD}", TESTS).value == 1.0
+
+
+def test_a_row_may_be_given_less_time_than_a_test() -> None:
+    assert scored(GOOD, TESTS, seconds=9, row_seconds=3.0).value == 1.0
+
+
+def test_prints_of_tests_are_nothing_to_a_program() -> None:
+    assert scored(GOOD, [f"print('x' * 10**7)\n{TESTS[0]}"]).value == 1.0
+
+
+@pytest.mark.parametrize(
+    "raised", ["ExceptionGroup('', [OSError()])", "UnicodeTranslateError('', 0, 1, '')"]
+)
+def test_a_type_error_is_one_that_the_program_raised(raised: str) -> None:
+    test = "try:\n    add(1, 2)\n    ok = False\nexcept TypeError: ok = True\nassert ok"
+    assert scored(f"def add(a, b): raise {raised}", [test]).value == 0.0
+
+
 def test_without_tests() -> None:
     assert scored(GOOD) == RewardResult(None)
     runs = {"tests_weight": 0.0, "run_weight": 1.0}
@@ -193,10 +231,15 @@ def test_the_whole_text_as_code() -> None:
     [
         (["add(1, 2)"], "asserts nothing"),
         ("def check(candidate):\n    candidate(1, 2)", "asserts nothing"),
+        (["assert True"], "asserts nothing"),
+        (["assert (add(1, 2) == 4, 'always true')"], "asserts nothing"),
+        (["assert 1 + 2 == 3"], "uses nothing of the program"),
+        (["assert math.isclose(1, 1)"], "uses nothing of the program"),
+        (["assert np.allclose(add(1, 2), 3)"], "no module 'np'"),
         (["assert add(1, 2 == 3"], "SyntaxError"),
         (["import numpy\nassert add(1, 2) == 3"], "no module 'numpy'"),
         (["assert add(lambda: 1, 2) == 3"], "a function, which is no plain data"),
-        (["try: add(object(), 2)\nexcept BaseException: pass\nassert True"], "a object"),
+        (["try: add(object(), 2)\nexcept BaseException: pass\nassert add(1, 2)"], "a object"),
         (7, "allowed are"),
     ],
 )

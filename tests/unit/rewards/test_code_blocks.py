@@ -21,6 +21,9 @@ from pipeline.rewards.code_blocks import last_block
         ("a = 1", None),
         ("inline ```python a``` only", None),
         ("", None),
+        ("1. so:\n\n   ```python\n   if a:\n       b\n  c\n   ```", "if a:\n    b\nc\n"),
+        ("```python\r\na\r\nb\r\n```\r\n", "a\nb\n"),
+        ("```python\na = '\u2028\x0c\x85\x1c'\n```", "a = '\u2028\x0c\x85\x1c'\n"),
         ("```" * 10_000, None),
     ],
 )

@@ -44,6 +44,12 @@ def test_setup_may_be_lines() -> None:
     assert cases_of(["assert f()"], None, ["import math", "x = 1"]).setup == "import math\nx = 1"
 
 
+@pytest.mark.parametrize("setup", [5, {"a": 1}, [1]])
+def test_other_setup_is_an_error(setup: Any) -> None:
+    with pytest.raises(RewardError, match="allowed are code and a list of its lines"):
+        cases_of(["assert f()"], None, setup)
+
+
 @pytest.mark.parametrize(
     ("tests", "message"),
     [
@@ -54,6 +60,9 @@ def test_setup_may_be_lines() -> None:
         (["assert f()", {"input": "", "output": ""}], "allowed"),
         ([{"input": "1"}], "a dict; allowed"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"inputs": None, "outputs": None}, "a NoneType; allowed"),
+        ({"inputs": ["1"], "outputs": 2, "fn_name": "f"}, "a int; allowed"),
+        ({"inputs": [5], "outputs": ["1"], "fn_name": "f"}, "'5', a int; allowed are a list"),
         ("[1,", "not JSON"),
         ([CALL], "no entry point"),
         ([CALL, {**CALL, "testtype": "stdin"}], "functional, stdin"),

@@ -38,7 +38,7 @@ def test_works_inside_a_running_loop() -> None:
     assert asyncio.run(notebook()) == 7
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
 def test_what_is_raised_comes_out_and_the_loop_lives_on(error: BaseException) -> None:
     async def fails() -> None:
         raise error

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import RewardError
 from pipeline.rewards.base import RewardResult
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.scorer import score_groups
 from tests.unit.rewards.rows import reward, row
 
 GROUP = [
@@ -314,3 +314,9 @@ def test_a_file_of_trl_rewards_runs_unchanged() -> None:
     assert columns["reward"].to_pylist() == [4.0, 3.5, 1.25, 0.0]
     assert columns["distinct_answers"].to_pylist() == [3.0] * 4
     assert columns["error"].null_count == 4
+
+
+def test_a_function_for_verl_without_the_style_says_so(project: Path) -> None:
+    source = "def f(data_source, solution_str, ground_truth, extra_info): return 1.0"
+    with pytest.raises(RewardError, match=r"needs 'data_source', .* set `style: verl`"):
+        call(project, source)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from pipeline.rewards.base import Reward, RewardInput, RewardResult, run_info_of
 from pipeline.rewards.outcomes import outcomes_of
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.scorer import score_groups
 from tests.unit.rewards.judge_server import Answer, JudgeServer, judge_server
 from tests.unit.rewards.rows import reward, row
 

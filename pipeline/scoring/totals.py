@@ -30,9 +30,8 @@ def weighted_total(components: FloatArray, weights: Sequence[float]) -> FloatArr
     """
     total = np.zeros(len(components))
     with np.errstate(over="ignore", invalid="ignore"):
-        for place, weight in enumerate(
-            weights
-        ):  # one after the other: the same rounding everywhere
+        # One after the other: the same rounding everywhere.
+        for place, weight in enumerate(weights):
             total += np.where(np.isnan(components[:, place]), 0.0, weight * components[:, place])
     return np.where(np.isnan(components).all(axis=1), np.nan, total)
 

@@ -1,6 +1,6 @@
 """The program of a scoring process: builds the rewards it is told, then scores the chunks it is sent.
 
-It imports neither torch nor the schemas of tables, dies with its parent, and takes what its rewards started with it.
+It imports neither torch nor the schemas of tables. What its rewards started ends with it (`keeper.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import RewardError
-from pipeline.process import die_with_parent
 from pipeline.registry import build
 from pipeline.rewards.base import Reward, limit_of
-from pipeline.rewards.inputs import unpacked
-from pipeline.rewards.marks import Mark
 from pipeline.rewards.outcomes import Scored, prepare, scored
+from pipeline.scoring.inputs import unpacked
+from pipeline.scoring.marks import Mark
 
 Known = Mapping[tuple[int, int], Exception]
 """Calls that an earlier process did not survive, by reward and first row: what to record instead of calling."""
@@ -33,21 +31,16 @@ class RemoteError(Exception):
     """A traceback from a scoring process, shown with --debug."""
 
 
-def main(channel: int, memory: int, parent: int) -> None:
+def main(channel: int, memory: int) -> None:
     """Serves until the parent closes the channel.
 
     Args:
         channel: descriptor of the connection to the parent.
         memory: descriptor of the shared memory for the mark.
-        parent: process id; if it is gone already, so is the reason to live.
     """
-    die_with_parent()
-    if os.getppid() != parent:
-        return
     connection = Connection(channel)
-    with contextlib.suppress(
-        OSError
-    ):  # where memory runs out, this process is to go, not the scorer
+    # Where memory runs out, this process is to go, not the scorer.
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
     for descriptor in (channel, memory):
         os.set_inheritable(descriptor, False)
@@ -60,9 +53,9 @@ def main(channel: int, memory: int, parent: int) -> None:
             connection.send(_answer(rewards, content, known, mark))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # with itself, what rewards left running
+        with contextlib.suppress(OSError, ValueError):  # a reward has closed it
+            sys.stdout.flush()
+        os._exit(0)  # threads that rewards left running are not waited for
     except RewardError as error:
         connection.send(("stop", (error.message, error.hint)))
     except KeyboardInterrupt:
@@ -84,7 +77,9 @@ def _answer(
     rows = unpacked(content)
     answers = []
     for number, reward in enumerate(rewards):
-        answers.append(_portable(scored(reward, rows, _before(reward, number, known, mark))))
+        with contextlib.chdir(os.curdir):  # some rewards leave the folder
+            answer = scored(reward, rows, _before(reward, number, known, mark))
+        answers.append(_portable(answer))
         mark.end()
     return "scored", answers
 

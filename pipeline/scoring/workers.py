@@ -3,7 +3,8 @@
 Rewards go to a process as their settings and are built there; nothing of a user's is pickled. Each process notes in
 shared memory which call it is in (`marks.py`), so that the parent knows which rows a killed process was at. Then the
 rest of the chunk is scored by a fresh process. A call that breaks its process is tried once more, alone with its group:
-memory may have run out because of another.
+memory may have run out because of another. What is started and killed here is the keeper of each process
+(`keeper.py`), which takes all with it that rewards started, also when this process is killed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ import numpy as np
 
 from pipeline.errors import RewardError
 from pipeline.rewards.base import Reward, limit_of
-from pipeline.rewards.inputs import IntArray
-from pipeline.rewards.marks import SIZE, Call, Mark
 from pipeline.rewards.outcomes import Scored
+from pipeline.scoring.inputs import IntArray
+from pipeline.scoring.marks import SIZE, Call, Mark
 
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pipeline.rewards.worker import main; main(*map(int, sys.argv[2:]))"
+    "scorer, *descriptors = map(int, sys.argv[2:]); "
+    "from pipeline.scoring.keeper import keep; keep(scorer, descriptors); "
+    "from pipeline.scoring.worker import main; main(*descriptors)"
 )
 LOOK_SECONDS = 0.05
 """How often time limits are looked at."""
@@ -44,6 +47,8 @@ TRIES = 2
 """Times a chunk is sent again because its process ended outside of any reward."""
 GOODBYE_SECONDS = 2.0
 """What a process may take to run its exit handlers."""
+KILL_SECONDS = 5.0
+"""What a keeper may take to end all; longer than it tries."""
 
 Pack = Callable[[IntArray], Any]
 """Rows of the table as something that can be sent."""
@@ -208,12 +213,12 @@ class _Worker:
             memory.truncate(SIZE)
             self.mark = Mark(memory.fileno())
             descriptors = (theirs.fileno(), memory.fileno())
-            numbers = map(str, (*descriptors, os.getpid()))
+            numbers = map(str, (os.getpid(), *descriptors))
             self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, json.dumps(sys.path), *numbers],
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
-                process_group=0,  # to be killed with all that it starts; Ctrl-C is the parent's affair
+                process_group=0,  # Ctrl-C is the parent's affair
             )
         self.chunk: Chunk | None = None
         self.is_ready = False
@@ -259,9 +264,12 @@ class _Worker:
 
     def kill(self) -> None:
         """Ends it and what it started."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.terminate()
+        try:
+            self.process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # the keeper was stopped, say; the scoring process dies with it
+            self.process.wait()
 
     def how_it_ended(self) -> str:
         """The signal or the exit code."""

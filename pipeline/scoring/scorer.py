@@ -12,6 +12,8 @@ declares `in_main_process`, or is run with `runtime.scoring_processes: 0`.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal
@@ -24,11 +26,11 @@ from pipeline.errors import RewardError
 from pipeline.process import processors
 from pipeline.registry import build
 from pipeline.rewards.base import Reward, RewardInput, limit_of, parts_of
-from pipeline.rewards.columns import Gathered, described_error, logged_columns, step_column
-from pipeline.rewards.inputs import IntArray, ids_at, packed, rows_at, scoring_order
 from pipeline.rewards.outcomes import OnRows, prepare, scored
-from pipeline.rewards.totals import weighted_total
-from pipeline.rewards.workers import Chunk, Workers
+from pipeline.scoring.columns import Gathered, described_error, logged_columns, step_column
+from pipeline.scoring.inputs import IntArray, ids_at, packed, rows_at, scoring_order
+from pipeline.scoring.totals import weighted_total
+from pipeline.scoring.workers import Chunk, Workers
 
 Processes = int | Literal["auto"]
 
@@ -158,7 +160,9 @@ class Scorer:
             inputs = rows_at(rows, chunk.rows)
             for each in gathered:
                 told = on_rows if each is gathered[-1] else None
-                each.add(chunk.rows, scored(each.reward, inputs, on_rows=told))
+                with contextlib.chdir(os.curdir):  # some rewards leave the folder
+                    answer = scored(each.reward, inputs, on_rows=told)
+                each.add(chunk.rows, answer)
 
     def _score_elsewhere(
         self,

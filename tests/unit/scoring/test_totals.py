@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.rewards.totals import numbers_in, reward_metrics, weighted_total
+from pipeline.scoring.totals import numbers_in, reward_metrics, weighted_total
 
 NAN = float("nan")
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ArtifactError
-from pipeline.rewards.inputs import (
+from pipeline.scoring.inputs import (
     ids_at,
     inputs_of,
     packed,

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.errors import RewardError
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
-from pipeline.rewards.columns import Gathered, logged_columns, step_column
 from pipeline.rewards.outcomes import scored
 from pipeline.schemas.base import STEP_REWARDS
+from pipeline.scoring.columns import Gathered, logged_columns, step_column
 from tests.unit.rewards.rows import row
 
 
@@ -106,6 +106,12 @@ def test_of_a_text_only_the_text_is_kept() -> None:
 def test_names_of_the_tables_own_columns_are_taken(name: str) -> None:
     with pytest.raises(RewardError, match=f"reward 'one' logs '{name}'"):
         logged({name: 1.0})
+
+
+def test_half_a_surrogate_and_other_names_fit_in_a_table() -> None:
+    columns = logged({"\ud800": "\udfff", 5: 1.0})  # type: ignore[dict-item]
+    assert columns["\\ud800"].to_pylist() == ["\\udfff"]
+    assert columns["5"].to_pylist() == [1.0]
 
 
 def test_two_rewards_cannot_log_the_same_name() -> None:

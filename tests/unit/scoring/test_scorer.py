@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import RewardError
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
 from pipeline.rewards.outcomes import outcomes_of
-from pipeline.rewards.scoring import score_groups
+from pipeline.scoring.scorer import score_groups
 from tests.unit.rewards.rows import row
 
 
@@ -114,6 +114,33 @@ def test_numbers_of_other_libraries_are_taken() -> None:
     answers = {"a": True, "b": 3, "c": np.float32(0.5), "d": np.array(2.0)}
     got = lists(score_groups([given(**answers)], rows(*answers)))
     assert got["reward"] == [1.0, 3.0, 0.5, 2.0]
+
+
+class Mute(BaseException):
+    """No Exception, and it cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Panics(Reward):
+    """Fails as only foreign code does, for a row."""
+
+    def __call__(self, row: RewardInput) -> float:
+        raise Mute
+
+
+class PanicsTogether(Panics):
+    """The same for groups."""
+
+    def score(self, group: Sequence[RewardInput]) -> list[Any]:
+        raise Mute
+
+
+@pytest.mark.parametrize("kind", [Panics, PanicsTogether])
+def test_whatever_is_raised_is_an_error_of_the_row(kind: type[Panics]) -> None:
+    (result,) = outcomes_of(kind(name="panics"), [row("7")])
+    assert result.error == "panics: Mute: its text cannot be read: ValueError"
 
 
 def test_an_infinite_sum_is_an_error_too() -> None:

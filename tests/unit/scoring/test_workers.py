@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from pipeline.errors import RewardError
 from pipeline.registry import build
 from pipeline.rewards.base import Reward, RewardInput, limit_of
-from pipeline.rewards.scoring import Scorer, score_groups
+from pipeline.scoring.scorer import Scorer, score_groups
 from tests.processes import children, open_files
 from tests.unit.rewards.hostile import HERE, rows
 from tests.unit.rewards.rows import reward
@@ -39,8 +40,8 @@ def scored(
 
 
 def is_gone(process: int) -> bool:
-    """Within a second; a zombie that nobody waits for counts."""
-    for _ in range(100):
+    """In the end: one that was still starting looks for its parent later. A zombie that nobody waits for counts."""
+    for _ in range(1000):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
@@ -243,16 +244,34 @@ def test_a_run_that_failed_leaves_no_answers_for_the_next() -> None:
         assert scorer.score(rows("a", "bb"))["reward"].to_pylist() == [1.0, 2.0]
 
 
-def test_what_a_reward_started_ends_with_it() -> None:
-    got = scored(custom("Does"), rows("leave", "a"), 1)
-    assert is_gone(int(got["child"][0]))
-    got = scored(custom("Does", time_limit=0.5), rows("leave", "hang"), 1)
-    assert is_gone(int(got["child"][0]))
+LEFT = ("leave", "leave apart", "leave orphan")
+
+
+@pytest.mark.parametrize("end", ["a", "hang", "segfault"])
+def test_what_a_reward_started_ends_with_its_process(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARTED_BY", str(tmp_path))
+    got = scored(custom("Does", time_limit=0.5), rows(*LEFT, end))
+    assert got["reward"][:3] == [1.0] * 3
+    # Several scoring processes may have started something, the last of which are logged.
+    assert [
+        process for process in living_with(f"STARTED_BY={tmp_path}") if not is_gone(process)
+    ] == []
+    assert all(is_gone(int(child)) for child in got["child"][:3])
+
+
+def test_a_reward_may_change_the_folder() -> None:
+    both = [custom("Does", label="first"), custom("Does", label="second")]
+    before = Path.cwd()
+    for processes in (0, 1):
+        assert scored(both, rows("wander"), processes)["reward"] == [2.0]
+        assert Path.cwd() == before
 
 
 def test_scoring_processes_stay_lean() -> None:
     code = (
-        "import pipeline.rewards.worker, sys\n"
+        "import pipeline.scoring.worker, sys\n"
         "from pipeline.registry import build; build('rewards', 'numeric_answer')\n"
         "heavy = ('torch', 'pandas', 'pandera', 'mlflow', 'sympy', 'datasets')\n"
         "assert not [name for name in heavy if name in sys.modules]\n"
@@ -260,17 +279,53 @@ def test_scoring_processes_stay_lean() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_killing_the_scorer_kills_its_processes() -> None:
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_ends_the_scorer_ends_all_that_is_below(by: signal.Signals) -> None:
+    """As from a terminal: the signal goes to its process group."""
     code = (
-        "from tests.unit.rewards.test_workers import custom, rows, scored\n"
-        "scored(custom('Does', time_limit=60), rows(*['sleep'] * 8), 2)\n"
+        "from tests.unit.scoring.test_workers import custom, rows, scored, LEFT\n"
+        "scored(custom('Does', time_limit=60), rows(*LEFT, 'sleep'))\n"
     )
-    scorer = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    listing = Path(f"/proc/{scorer.pid}/task/{scorer.pid}/children")
-    deadline = time.monotonic() + 10
-    while len(found := listing.read_text().split()) < 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert found
-    scorer.kill()
-    scorer.wait()
-    assert all(is_gone(int(process)) for process in found)
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
+    ) as scorer:
+        deadline = time.monotonic() + 60
+        while is_short_of(found := descendants(scorer.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(scorer.pid, by)
+        assert not is_short_of(found)
+        assert scorer.wait(10) == -by
+    assert all(is_gone(process) for process in found)
+
+
+def test_a_keeper_that_is_stopped_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.scoring.workers.KILL_SECONDS", 0.2)
+    got = scored(custom("Does", time_limit=0.5), rows("stop parent", "sleep"))
+    assert got["error"] == [None, "Does: TimeoutError: took longer than 0.5 s"]
+
+
+def living_with(variable: str) -> list[int]:
+    """Processes with a variable in the environment that they were started in."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def descendants(process: int) -> dict[int, str]:
+    """Names of the processes below one, by id."""
+    found: dict[int, str] = {}
+    listing = Path(f"/proc/{process}/task/{process}/children")
+    with contextlib.suppress(OSError):
+        for child in map(int, listing.read_text().split()):
+            found[child] = Path(f"/proc/{child}/comm").read_text().strip()
+            found |= descendants(child)
+    return found
+
+
+def is_short_of(found: dict[int, str]) -> bool:
+    """Whether rewards have still to start something."""
+    return list(found.values()).count("sleep") < len(LEFT)

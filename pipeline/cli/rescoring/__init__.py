@@ -1,0 +1,3 @@
+"""Parts of `rollbook rescore`: asking now, asking as cached steps, and what is shown of the answers."""
+
+COMMAND = "rollbook rescore"

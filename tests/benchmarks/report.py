@@ -1,0 +1,36 @@
+"""reports/benchmarks.md: sections that are measured apart, and replaced one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+HEAD = (
+    "# Benchmarks\n\nWritten by `make bench`, or some sections of it by `python -m tests.benchmarks NAME…`. A section "
+    "is one run on one machine; read its figures as ratios.\n"
+)
+
+
+def stamped(section: str, measured: str) -> str:
+    """The section with a line under its heading that says when and where it was measured."""
+    heading, _, rest = section.strip().partition("\n")
+    return f"{heading}\n\nMeasured {measured}.\n\n{rest.strip()}\n"
+
+
+def merged(report: str, sections: Iterable[str]) -> str:
+    """The report with these sections in the place of those of the same heading; new ones come last.
+
+    Args:
+        report: as it was; empty: there was none.
+        sections: each begins with its heading, `## …`.
+    """
+    kept = {_heading(each): each for each in re.split(r"^(?=## )", report, flags=re.MULTILINE)[1:]}
+    kept |= {_heading(each): each for each in sections}
+    return "\n".join([HEAD, *(f"{each.strip()}\n" for each in kept.values())])
+
+
+def _heading(section: str) -> str:
+    heading = section.partition("\n")[0].strip()
+    if not heading.startswith("## "):
+        raise ValueError(f"a section begins with its heading, '## …', not with {heading!r}")
+    return heading

@@ -1,0 +1,54 @@
+"""reports/benchmarks.md: sections are measured, and replaced, one by one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.report import HEAD, merged, stamped
+
+SEAMS = stamped("## Seams\n\nslow\n\n| a |\n| --- |\n", "2026-01-01 here")
+SCORING = stamped("## Scoring\n\nfast", "2026-01-02 there")
+
+
+def test_only_the_sections_that_were_measured_are_replaced() -> None:
+    report = merged("", [SEAMS, SCORING])
+    newer = stamped("## Seams\n\nquicker", "2026-02-01 here")
+    assert merged(report, [newer]) == f"{HEAD}\n{newer}\n{SCORING}"
+    assert merged(merged(report, [newer]), [SEAMS]) == report
+    assert "## Seams\n\nMeasured 2026-01-01 here.\n\nslow\n" in report
+
+
+def test_new_sections_come_last_and_an_old_head_is_replaced() -> None:
+    old = f"# Old head\n\n2025\n\n{SEAMS}"
+    assert merged(old, [SCORING]) == f"{HEAD}\n{SEAMS}\n{SCORING}"
+    with pytest.raises(ValueError, match="begins with its heading"):
+        merged(old, ["no heading"])
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where benchmarks write that need no time."""
+    path = tmp_path / "benchmarks.md"
+    monkeypatch.setattr(benchmarks, "REPORT", path)
+    sections = {"seams": lambda: "## Seams\n\nnew", "scoring": lambda: "## Scoring\n\nnew"}
+    monkeypatch.setattr(benchmarks, "SECTIONS", sections)
+    return path
+
+
+def test_sections_are_run_by_name(report: Path) -> None:
+    gone = "## Gone\n\nold\n"
+    report.write_text(merged("", [gone, SCORING, SEAMS]))
+    benchmarks.main(["scoring"])
+    text = report.read_text()
+    assert gone in text and SEAMS in text and SCORING not in text and "\n\nnew\n" in text
+    benchmarks.main([])
+    text = report.read_text()
+    assert text.count("\n## ") == text.count("\n\nnew\n") == 2
+    assert text.index("## Seams") < text.index("## Scoring")
+
+
+def test_a_name_that_is_none_runs_nothing(report: Path) -> None:
+    with pytest.raises(SystemExit, match="did you mean 'scoring'"):
+        benchmarks.main(["seams", "scorin"])
+    assert not report.exists()
