@@ -181,7 +181,7 @@ def _measured(keys: Sequence[str], rows: int) -> Measured:
     seconds = time.perf_counter() - started
     text = Path("said.txt").read_text()
     assert code == 0, text
-    assert text.count(f"{rows} rollouts in {rows // scoring.GROUP} groups") == len(keys), text
+    assert all(key in text for key in keys), text
     return Measured(rows * len(keys), len(keys), seconds, watch.own, watch.largest_child)
 
 
