@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,21 @@ def programs() -> list[int]:
     return found
 
 
+@contextlib.contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """A folder that no other program of the machine writes to, here and in the scoring processes."""
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            os.environ.pop("TMPDIR")
+            if before is not None:
+                os.environ["TMPDIR"] = before
+
+
 def report(rows: int = ROWS) -> str:
     """The section: verdicts, time, and the machine before and after."""
     exploits = itertools.cycle(EXPLOITS.values())
@@ -68,12 +85,13 @@ def report(rows: int = ROWS) -> str:
         )
         for number, text in enumerate(texts)
     ]
-    before = Left.now()
-    started = time.perf_counter()
-    found = score_groups([reward("code")], asked, processes=2)["reward"].to_pylist()
-    seconds = time.perf_counter() - started
-    time.sleep(SETTLING_SECONDS)
-    after = Left.now()
+    with _own_temporary_folder():
+        before = Left.now()
+        started = time.perf_counter()
+        found = score_groups([reward("code")], asked, processes=2)["reward"].to_pylist()
+        seconds = time.perf_counter() - started
+        time.sleep(SETTLING_SECONDS)
+        after = Left.now()
     honest = [value for value, text in zip(found, texts, strict=True) if text == GOOD]
     hostile = [value for value, text in zip(found, texts, strict=True) if text != GOOD]
     table = markdown(
