@@ -203,13 +203,16 @@ def write_folder(
     key: str,
     inputs: Mapping[str, str] | None = None,
     settings: str = "",
+    at: Path | None = None,
 ) -> Facts:
     """Writes a folder that appears whole or not at all, with its digest in `rollbook.json`.
+
+    `at` is where, if not in its place.
 
     Raises:
         ArtifactError: if it cannot be written; nothing is left behind.
     """
-    path = path_of(kind, key)
+    path = at or path_of(kind, key)
     with replacing(path) as temporary:
         temporary.mkdir()
         try:

@@ -23,6 +23,7 @@ from pipeline.plan import (
     planned,
     planned_digest,
 )
+from pipeline.sealed import run_settings
 
 RESCORE_LOCK_FILE = Path("rescores/dvc.lock")
 LARGE_POLICY_PARAMETERS = 10_000_000
@@ -59,6 +60,8 @@ def examine(params: Params) -> tuple[dict[str, Any], list[str], list[Rerun]]:
 
 def warnings_for(params: Params) -> Iterator[str]:
     """Settings that are allowed and rarely meant."""
+    yield from _other_run(params)
+    yield from (f"policy.base: {caution}" for caution in params.policy.base.cautions())
     parameters = params.policy.base.parameter_count()
     size = (
         "a policy whose size is not known yet"
@@ -69,7 +72,7 @@ def warnings_for(params: Params) -> Iterator[str]:
     for name in dict.fromkeys(item.recipe for item in params.iterations.values()):
         recipe = params.recipes[name]
         rate = recipe.update_policy.learning_rate
-        if large and rate > HIGH_LEARNING_RATE:
+        if large and rate > HIGH_LEARNING_RATE and recipe.update_policy.lora is None:
             yield (
                 f"recipes.{name}.update_policy.learning_rate: {rate:g} is high for full fine-tuning of {size}; "
                 f"usual is 1e-6, rarely above {HIGH_LEARNING_RATE:g}"
@@ -83,6 +86,19 @@ def warnings_for(params: Params) -> Iterator[str]:
             )
             if asked != judged:
                 yield f"recipes.{name}.prepare_prompts.{field} differs from evaluate_policy.{field}"
+
+
+def _other_run(params: Params) -> Iterator[str]:
+    """Says what of the run as a whole is not as it was when iterations were sealed: they stay as they are."""
+    now = _flat(run_settings(params))
+    for part in dict.fromkeys(item.part for item in params.sealed.values()):
+        then = _flat(next(item.run for item in params.sealed.values() if item.part == part))
+        for place in then:
+            if now.get(place, then[place]) != then[place]:
+                yield (
+                    f"{place}: is {now[place]}, and was {then[place]} when {part} was trained, which is sealed and "
+                    "does not change; what follows goes on from there"
+                )
 
 
 def refuse_missing_files(params: Params) -> None:
@@ -201,7 +217,7 @@ def _steps(params: Params) -> Iterator[tuple[str, str]]:
     """All steps, each after those it reads from."""
     yield from ((name, BASE_KEY) for name in ONCE_STAGES)
     yield "evaluate_policy", BASE_KEY
-    done = {BASE_KEY}
+    done = {BASE_KEY, *params.sealed}
     waiting = dict(params.iterations)
     while waiting:
         ready = [key for key, item in waiting.items() if item.previous in done]

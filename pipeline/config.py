@@ -5,6 +5,7 @@ Defaults live on the fields below and nowhere else. `pipeline.params` reads the 
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from pydantic import (
     PlainValidator,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     SerializeAsAny,
     model_validator,
 )
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pipeline.losses.base import Loss
     from pipeline.policies.base import BasePolicy
     from pipeline.rewards.base import Reward
+    from pipeline.sealed import SealedIteration
     from pipeline.sources.base import Source
 else:
     AdvantageEstimator = RolloutEngine = Loss = BasePolicy = Reward = Source = Component
@@ -262,10 +265,30 @@ def _correction(value: Any) -> Any:
     raise ValueError("must be auto, off, or {weights: …, max: …}")
 
 
+class Lora(Model):
+    """An adapter that is trained instead of the policy's own weights (LoRA, arXiv 2106.09685).
+
+    There is no dropout in it: the update computes the policy that generated, or ratios would not start at 1.
+    """
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32
+    """What the adapter adds is multiplied by alpha / rank."""
+    target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
+    """Names of the linear layers that get one, such as `[q_proj, v_proj]`; all but the output head."""
+
+    def cautions(self) -> list[str]:
+        if importlib.util.find_spec("peft") is None:
+            return ["update_policy.lora needs the package peft: pip install 'rollbook[lora]'"]
+        return []
+
+
 class UpdatePolicy(Model):
     """The gradient steps of one iteration."""
 
     loss: Annotated[SerializeAsAny[Loss], _of("losses")] = _default("losses", "dapo")
+    lora: Lora | None = None
+    """Train an adapter on the base policy. Default: all weights are trained."""
     mask_truncated: bool = False
     """Do not train on completions that were cut off at the length limit; their rewards still count in their groups."""
     top_entropy: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -292,6 +315,12 @@ class UpdatePolicy(Model):
     micro_batch_tokens: PositiveInt = 16384
     """Tokens, padding included, that go through the model at once. Changes no gradient, but for losses that `check`
     points out."""
+    skip_zero_gradient: bool = True
+    """Do not compute rollouts whose gradient is exactly 0 (advantage 0, no KL, no entropy bonus). They stay in every
+    denominator. `false` computes them for their metrics alone."""
+    share_prompts: bool = True
+    """A prompt goes through the model once for several of its completions, where that saves work and the model's
+    attention allows it. Changes results by rounding only."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` means autocast: master weights and optimizer state stay float32."""
     gradient_checkpointing: bool = False
@@ -506,6 +535,23 @@ class Rescore(Model):
     """Whose rewards and estimator are taken; nothing else of it counts."""
 
 
+class VllmRuntime(Model):
+    """How engine `vllm` uses the machine."""
+
+    enforce_eager: bool = True
+    """Start at once; `false` compiles the model and records CUDA graphs first, worth it for long completions."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of the GPU's memory for weights and KV cache."""
+    kv_cache_gib: PositiveFloat | None = None
+    """KV cache in GiB. Default: what gpu_memory_utilization leaves; 2 on a processor."""
+    max_num_seqs: PositiveInt | None = None
+    """Rows at once. Default: vLLM's."""
+    tensor_parallel_size: PositiveInt = 1
+    """Devices that one copy of the model is spread over."""
+    data_parallel_size: PositiveInt = 1
+    """Copies of the model, each in a process of its own with devices and rows of its own."""
+
+
 class Runtime(Model):
     """Where things run. May change results only by floating-point order; recorded, and no DVC parameter."""
 
@@ -514,6 +560,12 @@ class Runtime(Model):
     scoring_processes: NonNegativeInt | Literal["auto"] = "auto"
     """Processes that rewards run in. `auto`: one per processor, none for few rows of rewards without a time limit. 0:
     all in the stage's own process, where no time limit holds."""
+    attn_implementation: (
+        Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"] | None
+    ) = None
+    """How transformers' models attend, in every stage that opens a policy. Default: transformers' choice, `sdpa` for
+    most; `eager` where a model caps its attention scores. Engine `vllm` has its own."""
+    vllm: VllmRuntime = Field(default_factory=VllmRuntime)
     max_rerun_hours: NonNegativeFloat = 1.0
     """`check` stops when a change would throw away more finished work than this."""
 
@@ -536,17 +588,44 @@ class Params(Model):
     rescores: dict[RescoreName, Rescore] = Field(default_factory=dict)
     runtime: Runtime = Field(default_factory=Runtime)
     tracking: Tracking = Field(default_factory=Tracking)
+    _sealed: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    def with_sealed(self, sealed: Mapping[str, SealedIteration]) -> Params:
+        """The same with the iterations that `rollbook seal` took out of the file."""
+        params = self.model_copy()
+        params._sealed = sealed
+        return params
+
+    @property
+    def sealed(self) -> Mapping[str, SealedIteration]:
+        """Iterations that are finished for good and no longer part of `iterations`; see `pipeline.sealed`."""
+        return self._sealed
+
+    @property
+    def every_iteration(self) -> Mapping[str, Iteration]:
+        """Sealed iterations, then those of the file."""
+        return {**self._sealed, **self.iterations} if self._sealed else self.iterations
 
     def chain(self, key: str) -> list[str]:
-        """Iterations from the first after the base policy up to and including `key`."""
+        """Iterations from the first after the base policy up to and including `key`, sealed ones too."""
+        known = self.every_iteration
         keys: list[str] = []
         while key != BASE_KEY:
             keys.append(key)
-            key = self.iterations[key].previous
+            key = known[key].previous
         return keys[::-1]
 
     def recipe_of(self, key: str) -> Recipe:
+        """The recipe of an iteration; of a sealed one, as it stood."""
+        if key in self._sealed:
+            return self.sealed[key].then.resolved
         return self.recipes[self.iterations[key].recipe]
+
+    def prompts_drawn(self, key: str) -> int:
+        """Prompts that an iteration takes from the data."""
+        if key in self._sealed:
+            return self.sealed[key].then.prompts_drawn
+        return self.recipe_of(key).prepare_prompts.prompts_drawn
 
     @cached_property
     def source_weights(self) -> dict[str, float | None]:

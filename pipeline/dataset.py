@@ -20,6 +20,7 @@ from pipeline.artifacts import (
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
 from pipeline.params import read_yaml
+from pipeline.sealed import read_sealed
 
 
 def load(
@@ -31,8 +32,8 @@ def load(
         kind: a table kind, such as `rollouts` or `rescores/<name>`.
         join: further kinds; joined by `rollout_id`, or by `iteration` and `prompt_id` where one side is about prompts.
             Columns that both sides have are taken from the left.
-        iterations: keys wanted; default those of params.yaml that are on disk (without one, all on disk): tables of
-            iterations that were taken out of it stay on disk and belong to another run.
+        iterations: keys wanted; default those of params.yaml and sealed ones that are on disk (without a params.yaml,
+            all on disk): tables of iterations that were taken out of it stay on disk and belong to another run.
 
     Raises:
         ArtifactError: for an unknown kind, a missing or foreign table, or tables that have no rows in common.
@@ -110,10 +111,10 @@ def _command(kind: str) -> str:
 
 
 def _current(keys: list[str]) -> list[str]:
-    """Keys that params.yaml knows, and those that are no iterations."""
+    """Keys that params.yaml knows, sealed ones, and those that are no iterations."""
     if not PARAMS_FILE.exists():
         return keys
-    known = read_yaml().get("iterations") or {}
+    known = {*(read_yaml().get("iterations") or {}), *read_sealed()}
     return [
         key for key in keys if key in known or key == BASE_KEY or not ITERATION_KEY.fullmatch(key)
     ]

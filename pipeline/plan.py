@@ -77,13 +77,11 @@ def _look_up(params: Params, key: str, rescore: str, place: str) -> Any:
     elif first == "rescore":
         value = params.recipes[params.rescores[rescore].recipe]
     elif first == "iteration":
-        value = params.iterations[key]
+        value = params.every_iteration[key]
     elif first == "evaluated":
-        value = key == BASE_KEY or params.iterations[key].evaluate
+        value = key == BASE_KEY or params.every_iteration[key].evaluate
     elif first == "draws":
-        value = tuple(
-            params.recipe_of(each).prepare_prompts.prompts_drawn for each in params.chain(key)[:-1]
-        )
+        value = tuple(params.prompts_drawn(each) for each in params.chain(key)[:-1])
     else:
         value = getattr(params, first)
     for part in rest.split(".") if rest else ():
@@ -136,9 +134,13 @@ def dependencies_of(stage: Stage[Any], settings: StageSettings) -> Dependencies:
 
 
 def make_plan(params: Params) -> dict[str, Any]:
-    """Digests of all stages: `{"prepare_data": …, "i0001": {"update_policy": …}, "rescores": …}`."""
+    """Digests of all stages: `{"prepare_data": …, "i0001": {"update_policy": …}, "rescores": …}`.
+
+    Those of sealed iterations are what they were: nothing changes them any more.
+    """
     plan: dict[str, Any] = {name: planned(params, name, BASE_KEY).digest for name in ONCE_STAGES}
     plan[BASE_KEY] = {"evaluate_policy": planned(params, "evaluate_policy", BASE_KEY).digest}
+    plan |= {key: dict(item.digests) for key, item in params.sealed.items()}
     for key in params.iterations:
         plan[key] = {name: planned(params, name, key).digest for name in ITERATION_STAGES}
     plan[RESCORES] = rescore_plan(params)

@@ -16,9 +16,9 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.artifacts import path_of, read_table
-from pipeline.rewards.answers import END_OF_THINK, THINK, opens_thought
+from pipeline.rewards.answers import END_OF_THINK, THINK, final_answer, opens_thought
 from pipeline.rewards.base import Reward, RewardInput
-from pipeline.rewards.numeric_answer import ANSWER_MARK, strict_number
+from pipeline.rewards.numeric_answer import strict_number
 from pipeline.scoring.inputs import NOT_OF_THE_SOURCE, inputs_of
 from pipeline.scoring.scorer import score_groups
 
@@ -249,7 +249,7 @@ def _texts_of(prompt: RewardInput) -> Iterator[tuple[str, str, bool | None]]:
 
 
 def _answer(reference: str) -> str:
-    return reference.rpartition(ANSWER_MARK)[2].strip()
+    return final_answer(reference).strip()
 
 
 def _others(value: Fraction | None) -> list[str]:

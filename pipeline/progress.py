@@ -20,6 +20,7 @@ class Progress:
         total: units of work in all.
         unit: name of a unit, such as `rollouts`.
         rate_unit: name of what the rate is counted in, such as `tokens`; default the unit.
+        reused: units that were there before; they are done, and count in no rate.
         first_at: seconds from the start of the process until the first work was done.
     """
 
@@ -30,6 +31,7 @@ class Progress:
     done: int = 0
     amount: int = 0
     seconds: float = 0.0
+    reused: int = 0
     first_at: float | None = None
     _started: float = field(default_factory=time.perf_counter)
     _bar: Any = None
@@ -62,6 +64,14 @@ class Progress:
                 )
             self._bar.update(done)
 
+    def reuse(self, done: int) -> None:
+        """Adds units that an earlier run had finished."""
+        self.reused += done
+        self.done += done
+        if self._bar is not None:
+            self._bar.initial += done
+            self._bar.update(done)
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -75,18 +85,23 @@ class Progress:
     @property
     def rate(self) -> float:
         """Amount (or units) per second."""
-        return (self.amount if self.rate_unit else self.done) / max(self.seconds, 1e-9)
+        made = self.amount if self.rate_unit else self.done - self.reused
+        return made / max(self.seconds, 1e-9)
 
     def summary(self) -> str:
         amount = f", {self.amount:,} {self.rate_unit}" if self.rate_unit else ""
         speed = f"{self.rate:,.0f} {self.rate_unit or self.unit}/s"
-        return f"{self.done:,} {self.unit}{amount} in {self.seconds:.1f} s ({speed})"
+        reused = (
+            f", {self.reused:,} of them kept from a run that was stopped" if self.reused else ""
+        )
+        return f"{self.done:,} {self.unit}{reused}{amount} in {self.seconds:.1f} s ({speed})"
 
     def record(self) -> dict[str, Any]:
         """What it counted, for run_info."""
         return {
             "unit": self.unit,
             "done": self.done,
+            "reused": self.reused,
             "amount": self.amount,
             "rate_unit": self.rate_unit or self.unit,
             "seconds": round(self.seconds, 3),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, str]]
 
 TOKENIZER_FILE = "tokenizer.json"
+ADAPTERS_CONFIG_FILE = "base_config.json"
+"""The base's config.json in an adapter's folder: under its own name, transformers looks for a whole model there."""
 SPECIAL_TOKENS = (
     "bos_token",
     "eos_token",
@@ -70,7 +72,7 @@ class PromptRenderer:
 
     def __init__(self, folder: Path, format: PromptFormat) -> None:
         self.format = format
-        self._config = _read(folder / "config.json")
+        self._config = _read(folder / "config.json") or _read(folder / ADAPTERS_CONFIG_FILE)
         self._generation = _read(folder / "generation_config.json")
         with ExitStack() as stack:
             place = folder

@@ -74,7 +74,7 @@ class Report:
     """Everything the table, the summary and the curves are made from.
 
     Attributes:
-        iterations: the base policy and what is configured and finished, in the order of params.yaml.
+        iterations: the base policy and what is finished: sealed ones, then those of params.yaml, in its order.
         lift: by set, from the base policy to the last evaluated one.
     """
 
@@ -168,7 +168,7 @@ def read_report(params: Params) -> Report:
     iterations = [
         Iteration(BASE_KEY, 0, "", read_json(path_of("metrics/evaluate_policy", BASE_KEY)))
     ]
-    for key, item in params.iterations.items():
+    for key, item in params.every_iteration.items():
         paths = [path_of(f"metrics/{stage}", key) for stage in ITERATION_STAGES]
         if all(path.exists() for path in paths):
             metrics = {name: value for path in paths for name, value in read_json(path).items()}

@@ -52,6 +52,7 @@ from pipeline.plan import (
     dependencies_of,
     planned_digest,
 )
+from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
 
@@ -68,12 +69,14 @@ class Input:
         name: what the stage function calls it; default its kind.
         hashed: whether the files of a folder are read and compared with its digest. Not worth it for a stage that
             wants a small file out of gigabytes; kind and key are checked all the same.
+        under: label of a policy read before it, which may be an adapter on this one; read and recorded only if it is.
     """
 
     kind: str
     key: str = "own"
     name: str = ""
     hashed: bool = True
+    under: str = ""
 
     @property
     def label(self) -> str:
@@ -81,8 +84,12 @@ class Input:
 
     def path(self, key: str, params: Params) -> Path:
         if self.key in ("previous", "reference"):
-            return path_of(self.kind, getattr(params.iterations[key], self.key))
+            return path_of(self.kind, getattr(params.every_iteration[key], self.key))
         return path_of(self.kind, key if self.key == "own" else self.key)
+
+    def was_read(self, recorded: Mapping[str, str]) -> bool:
+        """Whether a step that recorded these inputs, by label, has read this one."""
+        return not self.under or self.label in recorded
 
 
 @dataclass(frozen=True)
@@ -144,13 +151,18 @@ class Context:
     Attributes:
         key: the iteration at hand (`i0000` for the base policy and for stages that run once).
         runtime: device and threads.
+        stage: name of the program.
+        digest: of settings, code and files; empty where a stage function is called outside of its program.
     """
 
     key: str
     runtime: Runtime = field(default_factory=Runtime)
     stage: str = ""
+    digest: str = ""
     warnings: list[str] = field(default_factory=list)
     progress_made: list[Progress] = field(default_factory=list)
+    when_written: list[Callable[[], None]] = field(default_factory=list)
+    """Called once everything that the stage makes is written."""
 
     def progress(self, total: int, unit: str, rate_unit: str = "") -> Progress:
         """A progress bar; what it counted goes into run_info."""
@@ -259,14 +271,10 @@ class Stage(Generic[Settings]):
         with exclusive(SCRATCH / "locks" / f"{lock}.lock", self.label(key)):
             params = read_params()
             if key != BASE_KEY and key not in params.iterations:
-                raise ConfigError(
-                    [
-                        Problem(
-                            f"iterations.{key}",
-                            f"there is no such iteration; {nearest(key, params.iterations)}",
-                        )
-                    ]
-                )
+                what = f"there is no such iteration; {nearest(key, params.iterations)}"
+                if key in params.sealed:
+                    what = "is sealed, so its steps do not run any more"
+                raise ConfigError([Problem(f"iterations.{key}", what)])
             if self.rescore and self.rescore not in params.rescores:
                 hint = nearest(self.rescore, params.rescores)
                 raise ConfigError([Problem("rescores", f"there is no {self.rescore!r}; {hint}")])
@@ -279,7 +287,7 @@ class Stage(Generic[Settings]):
             self._check_plan(key, dependencies)
             clock = _Clock()
             inputs = self._read(key, params)
-            context = Context(key, params.runtime, self.name)
+            context = Context(key, params.runtime, self.name, dependencies.digest)
             clock.lap("inputs")
             outputs = self.run(settings, inputs, context)
             clock.lap("run")
@@ -295,6 +303,8 @@ class Stage(Generic[Settings]):
                 self._run_info(key, outputs, context, dependencies, inputs, facts, clock),
                 self.run_info_path(key),
             )
+            for clean_up in context.when_written:
+                clean_up()
             made = "; ".join(bar.summary() for bar in context.progress_made) or "done"
             print(f"{self.label(key)}: {made}", flush=True)
 
@@ -314,8 +324,12 @@ class Stage(Generic[Settings]):
             )
 
     def _read(self, key: str, params: Params) -> Inputs:
-        tables, folders, facts = {}, {}, {}
+        tables: dict[str, pa.Table] = {}
+        folders: dict[str, Path] = {}
+        facts: dict[str, Facts] = {}
         for item in self.inputs:
+            if item.under and not is_adapter(folders[item.under]):
+                continue
             path = item.path(key, params)
             if item.kind in FOLDERS:
                 folders[item.label], facts[item.label] = path, _folder_facts(path, item)

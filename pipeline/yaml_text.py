@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,36 @@ def with_entries(text: str, section: str, entries: Mapping[str, Entry]) -> str:
     place = _last_line(found, lines) + 1
     indent = found.value[-1][0].start_mark.column
     return "\n".join([*lines[:place], *_lines(entries, indent), *lines[place:], ""])
+
+
+def without_entries(text: str, section: str, names: Container[str]) -> str:
+    """The text without some entries of a top-level section; everything else stays, comments on lines of their own too.
+
+    A section that loses all its entries becomes `{}`.
+    """
+    found = node_at(composed(text), [section])
+    if found.flow_style:
+        kept = [
+            text[key.start_mark.index : value.end_mark.index]
+            for key, value in found.value
+            if key.value not in names
+        ]
+        return (
+            f"{text[: found.start_mark.index]}{{{', '.join(kept)}}}{text[found.end_mark.index :]}"
+        )
+    lines = text.splitlines()
+    gone = {
+        number
+        for key, value in found.value
+        if key.value in names
+        for number in range(key.start_mark.line, _last_line(value, lines) + 1)
+    }
+    if all(key.value in names for key, _ in found.value):
+        head = next(key for key, _ in composed(text).value if key.value == section).end_mark
+        lines[head.line] = (
+            f"{lines[head.line][: head.column]}: {{}}{lines[head.line][head.column + 1 :]}"
+        )
+    return "\n".join([*(line for number, line in enumerate(lines) if number not in gone), ""])
 
 
 def with_value(text: str, place: Sequence[str | int], value: str, comment: str) -> str:

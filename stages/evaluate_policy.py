@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from pipeline.artifacts import schema_of
-from pipeline.config import EvaluatePolicy
+from pipeline.config import BASE_KEY, EvaluatePolicy
 from pipeline.engines.base import GenerationRequest
 from pipeline.evaluation import evaluation_metrics
-from pipeline.generation import completion_columns
+from pipeline.generation import completion_columns, completions_of
 from pipeline.ids import group_id_of, rollout_id_of, seed_of
 from pipeline.plan import From, StageSettings
 from pipeline.prompting import PromptRenderer, RenderedPrompt
@@ -93,10 +93,9 @@ def _completed(
         GenerationRequest(rendered[each.place].token_ids, row["seed"], each.greedy)
         for each, row in zip(asked, ids, strict=True)
     ]
-    with context.progress(len(requests), "completions", "tokens") as bar:
-        completions = evaluate.engine.generate(
-            inputs.folders["policies"], requests, evaluate, context.runtime, bar.update
-        )
+    completions = completions_of(
+        evaluate.engine, requests, evaluate, "completions", inputs, context
+    )
     return schema_of("evaluations").build(
         {
             **{name: [row[name] for row in ids] for name in ids[0]},
@@ -134,7 +133,11 @@ STAGE = Stage(
     name="evaluate_policy",
     settings=Settings,
     run=evaluate_policy,
-    inputs=(Input("data", key="evaluation"), Input("policies")),
+    inputs=(
+        Input("data", key="evaluation"),
+        Input("policies"),
+        Input("policies", key=BASE_KEY, name="base", under="policies"),
+    ),
     outputs=(Output("evaluations"),),
     pandas_later=True,
 )

@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 
 from pipeline.artifacts import schema_of
-from pipeline.config import GenerateRollouts, PromptFormat
+from pipeline.config import BASE_KEY, GenerateRollouts, PromptFormat
 from pipeline.engines.base import Completion, GenerationRequest
-from pipeline.generation import completion_columns, completion_metrics
+from pipeline.generation import completion_columns, completion_metrics, completions_of
 from pipeline.ids import rollout_id_of, seed_of
 from pipeline.plan import From, StageSettings
 from pipeline.prompting import PromptRenderer
@@ -58,10 +58,7 @@ def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> O
         for sample in range(generate.group_size + generate.greedy)
     ]
     requests = [GenerationRequest(row.prompt_token_ids, row.seed, row.greedy) for row in rows]
-    with context.progress(len(requests), "rollouts", "tokens") as bar:
-        completions = generate.engine.generate(
-            policy, requests, generate, context.runtime, bar.update
-        )
+    completions = completions_of(generate.engine, requests, generate, "rollouts", inputs, context)
     columns = {
         "rollout_id": [rollout_id_of(row.group_id, row.sample) for row in rows],
         "group_id": [row.group_id for row in rows],
@@ -104,7 +101,11 @@ STAGE = Stage(
     name="generate_rollouts",
     settings=Settings,
     run=generate_rollouts,
-    inputs=(Input("prompts"), Input("policies", key="previous")),
+    inputs=(
+        Input("prompts"),
+        Input("policies", key="previous"),
+        Input("policies", key=BASE_KEY, name="base", under="policies"),
+    ),
     outputs=(Output("rollouts"),),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from pipeline.artifacts import schema_of
+from pipeline.config import BASE_KEY
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
@@ -23,6 +24,7 @@ class Settings(StageSettings):
     needs_reference: Annotated[bool, From("recipe.needs_reference")]
     precision: Annotated[str, From("recipe.update_policy.precision")]
     micro_batch_tokens: Annotated[int, From("recipe.update_policy.micro_batch_tokens")]
+    share_prompts: Annotated[bool, From("recipe.update_policy.share_prompts")]
     temperature: Annotated[float, From("recipe.generate_rollouts.temperature")]
 
 
@@ -52,10 +54,11 @@ def _measure(
     settings: Settings, inputs: Inputs, context: Context, rows: Rows
 ) -> dict[str, Measured]:
     """Measurements by input name. A reference that is the policy itself is not run twice."""
-    from pipeline.policies.loading import load_model, prepare_torch
+    from pipeline.policies.frozen import FrozenPolicies
+    from pipeline.policies.loading import prepare_torch
     from pipeline.training.measure import measure
 
-    device = prepare_torch(context.runtime)
+    policies = FrozenPolicies(prepare_torch(context.runtime))
     wanted = [
         name
         for name, needed in (
@@ -70,11 +73,12 @@ def _measure(
         for name, digest in digests.items():
             if digest not in by_digest:
                 by_digest[digest] = measure(
-                    load_model(inputs.folders[name], device),
+                    policies.open(inputs.folders[name]),
                     rows,
                     settings.temperature,
                     settings.precision,
                     settings.micro_batch_tokens,
+                    settings.share_prompts,
                     bar.update,
                 )
     return {name: by_digest[digest] for name, digest in digests.items()}
@@ -89,6 +93,7 @@ STAGE = Stage(
         Input("rollouts"),
         Input("policies", key="previous"),
         Input("policies", key="reference", name="reference"),
+        Input("policies", key=BASE_KEY, name="base", under="policies"),
     ),
     outputs=(Output("logprobs"),),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from pipeline.coefficients import KlCoefficient
-from pipeline.config import RewardKl, RolloutCorrection, UpdatePolicy
+from pipeline.config import BASE_KEY, RewardKl, RolloutCorrection, UpdatePolicy
 from pipeline.errors import TrainingError
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
@@ -39,9 +39,15 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         TrainingError: if the tables do not belong to this policy or to each other, or a number is not finite.
         PolicyError: if the policy cannot be loaded.
     """
-    from pipeline.policies.loading import prepare_torch, stored_dtype
+    from pipeline.policies.loading import prepare_torch
     from pipeline.training import tables
-    from pipeline.training.checkpoint import load_for_training, masters_of, policy_writer
+    from pipeline.training.checkpoint import (
+        load_for_training,
+        masters_of,
+        policy_writer,
+        trained_parameters,
+        written_dtype,
+    )
     from pipeline.training.loop import PolicyUpdate
     from pipeline.training.optimizer import (
         OptimizerState,
@@ -56,7 +62,7 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
     rows = training_rows(inputs.tables, update, inputs.digest("policies"), settings.correction)
     _check_rows(rows, update, context)
     state = read_optimizer_state(inputs.folders["optimizers"])
-    model = load_for_training(previous, state.masters, update, device)
+    model = load_for_training(previous, state.masters, update, device, settings.seed)
     loop = LoopSettings(
         update,
         settings.temperature,
@@ -68,8 +74,8 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
     total = update.epochs * int(rows.kept.sum())
     with context.progress(total, "rollouts", "tokens") as bar:
         record = PolicyUpdate(model, rows, loop, state).run(bar.update)
-    stored = stored_dtype(previous)
-    masters = masters_of(dict(model.named_parameters()), stored)
+    stored = written_dtype(previous, update)
+    masters = masters_of(trained_parameters(model), stored)
     if record.controllers.follows_kl:
         kl = record.mean_kl if update.loss.needs_reference else _reward_kl(settings, inputs)
         record.controllers.after_iteration(kl, int(rows.kept.sum()))
@@ -85,7 +91,10 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
             "policies": policy_writer(model, previous, stored),
             "optimizers": optimizer_state_writer(state_after),
         },
-        metrics=tables.update_metrics(record.steps, rows),
+        metrics={
+            **tables.update_metrics(record.steps, rows),
+            **tables.engine_metrics(inputs.tables["logprobs"], rows, record),
+        },
     )
 
 
@@ -133,6 +142,7 @@ STAGE = Stage(
         Input("logprobs"),
         Input("advantages"),
         Input("policies", key="previous"),
+        Input("policies", key=BASE_KEY, name="base", under="policies"),
         Input("optimizers", key="previous"),
     ),
     outputs=(

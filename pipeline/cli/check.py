@@ -22,7 +22,8 @@ def check() -> None:
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     used = dict.fromkeys(item.recipe for item in params.iterations.values())
-    parts = [f"{len(params.iterations)} iterations", f"recipes {', '.join(used)}"]
+    beside = f" beside {len(params.sealed)} sealed" if params.sealed else ""
+    parts = [f"{len(params.iterations)} iterations{beside}", f"recipes {', '.join(used)}"]
     if params.rescores:
         recipes = (f"{name} (recipe {item.recipe})" for name, item in params.rescores.items())
         parts.append(f"re-scores {', '.join(recipes)}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
@@ -16,7 +17,13 @@ from pipeline.yaml_text import Entry, flow, with_entries
 @click.command()
 @click.argument("count", type=click.IntRange(min=1), metavar="N")
 @click.option("--recipe", help="Recipe of the new iterations; default: that of the last one.")
-def iterate(count: int, recipe: str | None) -> None:
+@click.option(
+    "--evaluate-every",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Evaluate only new iterations whose number is a multiple of K; default: all.",
+)
+def iterate(count: int, recipe: str | None, evaluate_every: int | None) -> None:
     """Extend params.yaml to N iterations in all, keeping comments and layout.
 
     Example: rollbook iterate 12 && dvc repro
@@ -30,9 +37,9 @@ def iterate(count: int, recipe: str | None) -> None:
                 )
             ]
         )
-    new = next_iterations(params, count, recipe)
+    new = next_iterations(params, count, recipe, evaluate_every or 1)
     if not new:
-        click.echo(f"params.yaml has {len(params.iterations)} iterations already; nothing to add")
+        click.echo(f"there are {len(params.every_iteration)} iterations already; nothing to add")
         return
     write_text(with_iterations(read_text(), new))
     click.echo(
@@ -40,17 +47,23 @@ def iterate(count: int, recipe: str | None) -> None:
     )
 
 
-def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str, dict[str, str]]:
-    """The iterations that are missing to have `count` in all; they continue the last one in the file."""
-    last = list(params.iterations)[-1] if params.iterations else BASE_KEY
-    settings = params.iterations.get(last)
+def next_iterations(
+    params: Params, count: int, recipe: str | None, evaluate_every: int = 1
+) -> dict[str, dict[str, Any]]:
+    """The iterations that are missing to have `count` in all, sealed ones among them; they continue the last one.
+
+    Of the new ones, those whose number is a multiple of `evaluate_every` are evaluated.
+    """
+    known = params.every_iteration
+    last = list(known)[-1] if known else BASE_KEY
+    settings = known.get(last)
     recipe = recipe or (settings.recipe if settings else next(iter(params.recipes)))
     reference = settings.reference if settings else BASE_KEY
     letters, digits = re.fullmatch(r"([A-Za-z]+)([0-9]{4})", last).groups()  # type: ignore[union-attr]
-    new: dict[str, dict[str, str]] = {}
+    new: dict[str, dict[str, Any]] = {}
     previous = last
-    for key in numbered(letters, int(digits) + 1, count - len(params.iterations)):
-        if key in params.iterations:
+    for key in numbered(letters, int(digits) + 1, count - len(known)):
+        if key in known:
             raise ConfigError(
                 [
                     Problem(
@@ -60,6 +73,8 @@ def next_iterations(params: Params, count: int, recipe: str | None) -> dict[str,
                 ]
             )
         new[key] = {"previous": previous, "recipe": recipe, "reference": reference}
+        if int(key[-4:]) % evaluate_every:
+            new[key]["evaluate"] = False
         previous = key
     return new
 
@@ -83,6 +98,6 @@ def numbered(letters: str, first: int, count: int) -> Iterator[str]:
         yield f"{letters}{number:04d}"
 
 
-def with_iterations(text: str, new: dict[str, dict[str, str]]) -> str:
+def with_iterations(text: str, new: Mapping[str, Mapping[str, Any]]) -> str:
     """The text of params.yaml with iterations added behind the last one; everything else stays as it is."""
     return with_entries(text, "iterations", {key: Entry(flow(item)) for key, item in new.items()})

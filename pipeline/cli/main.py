@@ -13,12 +13,15 @@ import click
 from pipeline.errors import RollbookError
 
 COMMANDS = {
+    "start": "put a shipped starting point in place of params.yaml",
     "check": "validate params.yaml and every component; say what would run",
     "iterate": "extend params.yaml to N iterations in all",
     "recipe": "add a published recipe to params.yaml, or compare two",
     "what-if": "evaluate another loss or estimator on the stored tables",
     "rescore": "ask other rewards about the stored rollouts",
     "train-from": "branch off an iteration under another recipe",
+    "seal": "take finished iterations out of the loop, and prune their policies",
+    "export": "write a policy as a model to serve, with a model card",
     "probe": "try to fool a reward before a policy does",
     "report": "evaluation by iteration, and where to look next",
     "track": "bring the MLflow store up to date, or make it anew",

@@ -79,7 +79,7 @@ def _iteration(wanted: str | None) -> str | None:
         return None
     keys = [
         key
-        for key in read_params().iterations
+        for key in read_params().every_iteration
         if all(path_of(kind, key).exists() for kind in ("prompts", "rollouts"))
     ]
     if wanted is not None and wanted not in keys:

@@ -30,6 +30,7 @@ from pipeline.recipe_diff import (
     token_weights,
 )
 from pipeline.recipe_text import Task, recipe_text
+from pipeline.sealed import read_sealed
 from pipeline.yaml_text import WORDS, Entry, flow, with_entries
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -70,9 +71,8 @@ def add(name: str | None, preset: str | None, like: str | None, listed: bool) ->
     published, task = read_preset(preset), _task(name, like)
     text = recipe_text(published, task, sizes=like is not None)
     changed = with_recipe(read_text(), name, text, published)
-    params = parse_params(
-        parse_yaml(changed, f"{PARAMS_FILE} with {name}"), f"{PARAMS_FILE} with {name}"
-    )
+    source = f"{PARAMS_FILE} with {name}"
+    params = parse_params(parse_yaml(changed, source), source, read_sealed())
     write_text(changed)
     rewards = ", ".join(
         reward.column.removeprefix("reward_")
@@ -82,7 +82,7 @@ def add(name: str | None, preset: str | None, like: str | None, listed: bool) ->
     click.echo(f"rewards: {rewards}; sizes: {like if like is not None else 'those of the preset'}")
     if published.not_expressed:
         click.echo(f"not expressed: {published.not_expressed}")
-    more = len(params.iterations) + 4
+    more = len(params.every_iteration) + 4
     click.echo(f"next: rollbook recipe diff {task.name} {name}")
     click.echo(f"      rollbook iterate {more} --recipe {name} && dvc repro")
 

@@ -33,7 +33,7 @@ def report() -> None:
     print_table(
         found,
         console if console.is_terminal else Console(width=WIDTH_IN_FILES),
-        len(params.iterations),
+        len(params.every_iteration),
     )
 
 

@@ -86,8 +86,16 @@ def _run(params: Params, stage: str, keys: Sequence[str]) -> Shown:
     from pipeline.cli.rescoring.shown import Shown
     from pipeline.cli.rescoring.stage import run_stage
 
-    run_stage(params, stage, keys)
     kind = f"rescores/{stage}"
+    if active := [key for key in keys if key in params.iterations]:
+        run_stage(params, stage, active)
+    never = [key for key in keys if key in params.sealed and not path_of(kind, key).exists()]
+    if never:
+        click.echo(
+            f"{', '.join(never)}: sealed before {stage} was asked, and DVC runs no step of a sealed iteration; "
+            "`rollbook rescore REWARD…` asks now"
+        )
+    keys = [key for key in keys if key not in never]
     with Shown(params, len(keys)) as shown:
         for key in keys:
             shown.add(key, read_table(path_of(kind, key), kind)[0])
@@ -95,8 +103,15 @@ def _run(params: Params, stage: str, keys: Sequence[str]) -> Shown:
     return shown
 
 
-def keys_in(text: str, known: Sequence[str]) -> list[str]:
+def keys_in(
+    text: str, known: Sequence[str], option: str = "--iterations", command: str = COMMAND
+) -> list[str]:
     """The iterations that `i0001-i0010,i0012` names, in the order of `known`.
+
+    Args:
+        text: keys and ranges, separated by commas.
+        known: keys there are.
+        option, command: what errors call it.
 
     Raises:
         ConfigError: for a key that is not known, or a range without one.
@@ -113,15 +128,15 @@ def keys_in(text: str, known: Sequence[str]) -> list[str]:
             wanted.update(inside)
             if not wrong and ends[0] > ends[-1]:
                 reason = f"{part!r} is reversed; write {last}-{first}"
-                problems.append(Problem("--iterations", reason))
+                problems.append(Problem(option, reason))
         elif not wrong:
-            problems.append(Problem("--iterations", f"{part!r} mixes two branches; name each"))
+            problems.append(Problem(option, f"{part!r} mixes two branches; name each"))
         problems += [
-            Problem("--iterations", f"there is no iteration {key!r}; {nearest(key, known)}")
+            Problem(option, f"there is no iteration {key!r}; {nearest(key, known)}")
             for key in wrong
         ]
     if problems or not wanted:
-        raise ConfigError(problems or [Problem("--iterations", f"{text!r} names none")], COMMAND)
+        raise ConfigError(problems or [Problem(option, f"{text!r} names none")], command)
     return [key for key in known if key in wanted]
 
 
@@ -159,8 +174,9 @@ def _wanted(params: Params, iterations: str | None) -> list[str]:
     Raises:
         ArtifactError: if one that is named, or every one, was not trained yet.
     """
-    named = keys_in(iterations, list(params.iterations)) if iterations is not None else None
-    stored = [key for key in named or params.iterations if not _missing(key)]
+    every = list(params.every_iteration)
+    named = keys_in(iterations, every) if iterations is not None else None
+    stored = [key for key in named or every if not _missing(key)]
     if named is not None and len(stored) < len(named):
         key = next(key for key in named if key not in stored)
         raise ArtifactError(

@@ -37,16 +37,21 @@ def branch(params: Params, start: str, recipe: str, count: int) -> dict[str, dic
     Raises:
         ConfigError: for an iteration or recipe that does not exist.
     """
-    known, problems = [BASE_KEY, *params.iterations], []
+    known, problems = [BASE_KEY, *params.every_iteration], []
     if start not in known:
         hint = nearest(start, known)
         problems.append(Problem("ITERATION", f"there is no iteration {start!r}; {hint}"))
     if recipe not in params.recipes:
         hint = nearest(recipe, params.recipes)
         problems.append(Problem("--recipe", f"there is no recipe {recipe!r}; {hint}"))
+    item = params.every_iteration.get(start)
+    reference = BASE_KEY if item is None else item.reference
+    for policy in dict.fromkeys((start, reference)):
+        if policy in params.sealed and not params.sealed[policy].kept:
+            mend = f"`rollbook seal --rebuild {policy}` makes it again"
+            problems.append(Problem("ITERATION", f"the policy of {policy} was pruned; {mend}"))
     if problems:
         raise ConfigError(problems, "rollbook train-from")
-    reference = BASE_KEY if start == BASE_KEY else params.iterations[start].reference
     new: dict[str, dict[str, str]] = {}
     previous = start
     for key in numbered(_letters(recipe, known), int(start[-4:]) + 1, count):

@@ -33,8 +33,8 @@ def what_if(iteration: str, loss: str | None, estimator: str | None, recipe: str
 
     params = read_params()
     problems = []
-    if iteration not in params.iterations:
-        hint = nearest(iteration, params.iterations)
+    if iteration not in params.every_iteration:
+        hint = nearest(iteration, params.every_iteration)
         problems.append(Problem("ITERATION", f"there is no iteration {iteration!r}; {hint}"))
     if recipe is not None and recipe not in params.recipes:
         hint = nearest(recipe, params.recipes)
@@ -51,7 +51,7 @@ def what_if(iteration: str, loss: str | None, estimator: str | None, recipe: str
         recipe,
     )
     other = ", ".join(filter(None, (recipe, loss, estimator)))
-    print_table(found, f"{iteration} as it was ({params.iterations[iteration].recipe})", other)
+    print_table(found, f"{iteration} as it was ({params.every_iteration[iteration].recipe})", other)
 
 
 def print_table(found: WhatIf, was: str, other: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -75,3 +75,44 @@ class RolloutEngine(Component):
             PolicyError: if the folder cannot be loaded.
         """
         raise NotImplementedError
+
+    def batches(
+        self,
+        requests: Sequence[GenerationRequest],
+        runtime: Runtime,  # noqa: ARG002
+    ) -> list[list[int]]:
+        """Places of the requests, each in the one batch it is generated in.
+
+        The bits of a completion may depend on the requests of its batch and on nothing else: when a stage is killed,
+        its finished batches are kept and the others generated alone. Default: one batch, so nothing is kept.
+        """
+        return [list(range(len(requests)))]
+
+    def generate_batches(
+        self,
+        policy: Path,
+        requests: Sequence[GenerationRequest],
+        batches: Sequence[Sequence[int]],
+        sampling: Sampling,
+        runtime: Runtime,
+        on_tokens: Callable[[int, int], None],
+    ) -> Iterator[list[Completion]]:
+        """The completions of some of `batches(requests)`, one batch after the other, each as soon as it is done.
+
+        An engine with several batches overrides this; see `generate` for arguments and errors.
+        """
+        for places in batches:
+            asked = [requests[place] for place in places]
+            yield self.generate(policy, asked, sampling, runtime, on_tokens)
+
+
+def in_order(
+    batches: Sequence[Sequence[int]], completions: Iterable[Sequence[Completion]]
+) -> list[Completion]:
+    """The completions of all batches in the order of the requests."""
+    found = {
+        place: completion
+        for places, made in zip(batches, completions, strict=True)
+        for place, completion in zip(places, made, strict=True)
+    }
+    return [found[place] for place in range(len(found))]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.engines.base import Completion, GenerationRequest
-from pipeline.engines.sampling import choose, sampling_logprobs, uniforms
+from pipeline.engines.sampling import next_tokens, uniforms
 from pipeline.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -155,17 +155,21 @@ class Decoder:
 
     def _chosen(self, rows: _Rows, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
         """Next tokens and their log-probs, [B] each; `uniform` and `greedy` are those of the whole batch."""
-        logprobs = sampling_logprobs(rows.logits, self.sampling)
+        tokens, logprobs = next_tokens(
+            rows.logits, self.sampling, uniform[rows.places], greedy[rows.places]
+        )
         if bool(logprobs.isnan().any()):
             raise PolicyError(
                 "the policy's probabilities are not numbers; its weights are damaged or diverged",
                 "look at grad_norm and ratio_max in optimizer_steps of the iteration that wrote it",
             )
-        return choose(logprobs, uniform[rows.places], greedy[rows.places])
+        return tokens, logprobs
 
     def _prefilled(self, requests: Sequence[GenerationRequest]) -> _Rows:
         """Reads each distinct prompt once and hands its keys and values to all of its rows."""
         import torch
+
+        from pipeline.engines.lean.cache import for_rows
 
         prompts = [tuple(request.prompt_token_ids) for request in requests]
         distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
@@ -178,7 +182,7 @@ class Decoder:
         ids, mask = ids.to(self.model.device), mask.to(self.model.device)
         output = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), None)
         owners = torch.tensor([distinct[prompt] for prompt in prompts], device=mask.device)
-        output.past_key_values.batch_select_indices(owners)
+        for_rows(output.past_key_values, owners)
         return _Rows(
             torch.arange(len(prompts), device=mask.device),
             output.logits[owners, -1],

@@ -23,6 +23,9 @@ CDF_BITS = 50
 """Fixed-point digits of the CDF. Integers add up to the same sum in every order and on every device; floats do not,
 and CUDA's scan over floats is refused under deterministic algorithms."""
 
+IN_CACHE = 2**16
+"""Probabilities that are worked on at once on a processor; in the fixed point of the CDF half a mebibyte."""
+
 
 def uniforms(seeds: NDArray[np.int64], position: int) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1), one per row.
@@ -40,6 +43,33 @@ def uniforms(seeds: NDArray[np.int64], position: int) -> NDArray[np.float64]:
     return (mixed(counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def next_tokens(
+    logits: Tensor, sampling: Sampling, uniform: Tensor, greedy: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One token per row: `choose` from `sampling_logprobs`, on a processor for a few rows at a time.
+
+    What is between logits and token is several times the size of the logits, and then it stays in the cache.
+
+    Args:
+        logits: [B, V] as the model gave them.
+        sampling: temperature and truncation.
+        uniform: [B] float64 in [0, 1).
+        greedy: [B] bool.
+
+    Returns:
+        ids [B] int64, and their log-probs [B] float32; NaN where any probability of the row is not a number.
+    """
+    import torch
+
+    count = max(IN_CACHE // logits.shape[-1], 1) if logits.device.type == "cpu" else len(logits)
+    parts = (each.split(count) for each in (logits, uniform, greedy))
+    chosen = [
+        choose(sampling_logprobs(some, sampling), *own) for some, *own in zip(*parts, strict=True)
+    ]
+    ids, logprobs = zip(*chosen, strict=True)
+    return torch.cat(ids), torch.cat(logprobs)
+
+
 def sampling_logprobs(logits: Tensor, sampling: Sampling) -> Tensor:
     """Log-probs of the distribution that is sampled from: after temperature and truncation, renormalised.
 
@@ -51,7 +81,9 @@ def sampling_logprobs(logits: Tensor, sampling: Sampling) -> Tensor:
     Returns:
         [B, V] float32, nats; -inf where a token was cut away.
     """
-    logits = logits.float() / sampling.temperature
+    logits = logits.float()
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
     if sampling.min_p > 0:
         logprobs = logits.log_softmax(-1)
         floor = logprobs.amax(-1, keepdim=True) + float(np.log(sampling.min_p))
@@ -85,15 +117,22 @@ def choose(logprobs: Tensor, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, T
         greedy: [B] bool.
 
     Returns:
-        ids [B] int64, and their log-probs [B] float32 under `logprobs` (for greedy rows too).
+        ids [B] int64, and their log-probs [B] float32 under `logprobs` (for greedy rows too); NaN where any is NaN.
     """
-    cdf = _fixed_point(logprobs).cumsum(-1)
+    import torch
+
+    cdf = _fixed_point(logprobs).cumsum_(-1)
     target = (uniform[:, None] * cdf[:, -1:]).floor().long()  # below the total, as CDF_BITS < 53
-    sampled = (cdf <= target).sum(-1)
-    ids = logprobs.argmax(-1).where(greedy, sampled)
-    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+    sampled = torch.searchsorted(cdf, target, right=True).squeeze(-1)
+    ids = sampled.clamp(
+        max=logprobs.shape[-1] - 1
+    )  # no change, but where the CDF is made of no numbers
+    if bool(greedy.any()):
+        ids = logprobs.argmax(-1).where(greedy, ids)
+    chosen, highest = logprobs.gather(-1, ids[:, None]).squeeze(-1), logprobs.amax(-1)
+    return ids, chosen.where(~highest.isnan(), highest)
 
 
 def _fixed_point(logprobs: Tensor) -> Tensor:
     """Probabilities as int64 multiples of 2^-CDF_BITS."""
-    return (logprobs.double().exp() * 2.0**CDF_BITS).long()
+    return logprobs.double().exp_().mul_(2.0**CDF_BITS).long()

@@ -6,21 +6,20 @@ neighbours change a completion only where rounding moves a probability across th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveInt
 
 from pipeline.config import PromptFormat
-from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine
-from pipeline.errors import PolicyError
+from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, in_order
+from pipeline.engines.limits import refuse_too_long
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
     from pipeline.config import Runtime, Sampling
-
-SHOWN_CHARACTERS = 60
+    from pipeline.engines.decoding import Decoder
 
 
 class Transformers(RolloutEngine):
@@ -30,6 +29,7 @@ class Transformers(RolloutEngine):
 
     Attributes:
         batch_size: rows generated at once; rows of one prompt share its prefill if they are in one batch.
+            When a stage is killed, its finished batches are kept.
         dtype: of the weights while generating; `stored` takes that of the policy folder.
     """
 
@@ -47,44 +47,58 @@ class Transformers(RolloutEngine):
         runtime: Runtime,
         on_tokens: Callable[[int, int], None],
     ) -> list[Completion]:
-        if not requests:
-            return []
-        renderer = PromptRenderer(policy, PromptFormat())
-        _refuse_too_long(requests, sampling.max_completion_tokens, renderer, policy)
-
-        from pipeline.engines.decoding import Decoder
-        from pipeline.policies.loading import load_model, prepare_torch
-
-        decoder = Decoder(
-            load_model(policy, prepare_torch(runtime), self.dtype),
-            sampling,
-            renderer.stop_token_ids,
-            renderer.pad_token_id,
+        batches = self.batches(requests, runtime)
+        return in_order(
+            batches,
+            self.generate_batches(policy, requests, batches, sampling, runtime, on_tokens),
         )
-        # Prompts of one length stand together, the longest first: little padding, and what does not fit fails at once.
+
+    def batches(
+        self,
+        requests: Sequence[GenerationRequest],
+        runtime: Runtime,  # noqa: ARG002
+    ) -> list[list[int]]:
+        """Prompts of one length stand together, the longest first: little padding, and what does not fit fails soon."""
         order = sorted(
             range(len(requests)), key=lambda place: -len(requests[place].prompt_token_ids)
         )
-        completions: dict[int, Completion] = {}
-        for start in range(0, len(order), self.batch_size):
-            places = order[start : start + self.batch_size]
-            made = decoder.complete([requests[place] for place in places], on_tokens)
-            completions.update(zip(places, made, strict=True))
-        return [completions[place] for place in range(len(requests))]
+        return [
+            order[start : start + self.batch_size]
+            for start in range(0, len(order), self.batch_size)
+        ]
 
+    def generate_batches(
+        self,
+        policy: Path,
+        requests: Sequence[GenerationRequest],
+        batches: Sequence[Sequence[int]],
+        sampling: Sampling,
+        runtime: Runtime,
+        on_tokens: Callable[[int, int], None],
+    ) -> Iterator[list[Completion]]:
+        """See `RolloutEngine`; the model is loaded once."""
+        if not batches:
+            return
+        renderer = PromptRenderer(policy, PromptFormat())
+        refuse_too_long(requests, sampling.max_completion_tokens, renderer, policy)
 
-def _refuse_too_long(
-    requests: Sequence[GenerationRequest], limit: int, renderer: PromptRenderer, policy: Path
-) -> None:
-    """Raises PolicyError if a prompt is empty, or with its completion may not fit into the model's context."""
-    for place, request in enumerate(requests):
-        length = len(request.prompt_token_ids)
-        if not length:
-            raise PolicyError(f"prompt {place} has no tokens; a model continues at least one")
-        if renderer.context_length is not None and length + limit > renderer.context_length:
-            text = renderer.decode(request.prompt_token_ids, keep_special=False)
-            raise PolicyError(
-                f"prompt {place} ({text[:SHOWN_CHARACTERS]!r}) has {length} tokens; with {limit} of completion "
-                f"that is more than the {renderer.context_length} that {policy} can read",
-                "lower max_completion_tokens, or drop long prompts with max_prompt_tokens",
-            )
+        decoder = self.opened(policy, sampling, runtime)
+        for places in batches:
+            yield decoder.complete([requests[place] for place in places], on_tokens)
+
+    def opened(self, policy: Path, sampling: Sampling, runtime: Runtime) -> Decoder:
+        """The policy loaded and ready to generate.
+
+        Raises:
+            PolicyError: if the folder cannot be loaded.
+        """
+        from pipeline.policies.loading import load_model, prepare_torch
+
+        model = load_model(policy, prepare_torch(runtime), self.dtype)
+
+        from pipeline.engines.decoding import Decoder
+        from pipeline.engines.lean.model import make_lean
+
+        make_lean(model)
+        renderer = PromptRenderer(policy, PromptFormat())
+        return Decoder(model, sampling, renderer.stop_token_ids, renderer.pad_token_id)

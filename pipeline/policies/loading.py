@@ -6,6 +6,7 @@ Imports stay out of the module's top: `check` looks through this folder without 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import PolicyError
+from pipeline.policies.adapters import OWN_FILES as ADAPTER_FILES
+from pipeline.policies.adapters import attach_stored, base_folder, is_adapter, merge
 from pipeline.process import processors
 
 if TYPE_CHECKING:
@@ -28,12 +31,18 @@ NOT_NEEDED_BY_TRANSFORMERS = ("sklearn", "scipy")
 SHOWN_NAMES = 3
 CUBLAS_WORKSPACE = ":4096:8"
 """Without a fixed workspace cuBLAS refuses to run under deterministic algorithms."""
+REMOTE_CODE_FILE = "remote_code.json"
+"""In a policy folder whose own code may be run: SHA-256 of each file of it. Written by `pretrained` when it is told
+`trust_remote_code`, carried along from policy to policy like the code itself."""
 OMP_WAITING = "PASSIVE"
 """Threads that spin while they wait make small models several times slower on a machine that does other work too."""
 
+_attention: str | None = None
+"""Of the models loaded from now on; set by `prepare_torch`, like torch's own settings."""
+
 
 def prepare_torch(runtime: Runtime) -> torch.device:
-    """Makes torch deterministic, sets its threads and returns the device to compute on.
+    """Makes torch deterministic, sets its threads and how models attend, and returns the device to compute on.
 
     Raises:
         PolicyError: if the device asked for is not there.
@@ -42,6 +51,8 @@ def prepare_torch(runtime: Runtime) -> torch.device:
     os.environ.setdefault("OMP_WAIT_POLICY", OMP_WAITING)
     import torch
 
+    global _attention
+    _attention = runtime.attn_implementation
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(processors() if runtime.threads == "auto" else runtime.threads)
@@ -71,7 +82,7 @@ def load_model(
     """Loads a policy folder as a causal language model in evaluation mode (dropout off, also for training).
 
     Args:
-        folder: a Hugging Face folder with safetensors weights.
+        folder: a Hugging Face folder with safetensors weights, or an adapter, which is merged into its base.
         device: where the weights go.
         dtype: of the loaded weights; `stored` keeps that of the files.
         for_training: whether parameters collect gradients.
@@ -80,15 +91,22 @@ def load_model(
         PolicyError: naming what is missing, or why the folder cannot be loaded.
     """
     check_policy_folder(folder)
-    model = load_pretrained(folder, dtype)
+    model = _merged(folder, dtype) if is_adapter(folder) else load_pretrained(folder, dtype)
     model.requires_grad_(for_training)
     return model.eval().to(device)
 
 
 def load_pretrained(
-    folder: Path, dtype: Literal["float32", "bfloat16", "float16", "stored"]
+    folder: Path,
+    dtype: Literal["float32", "bfloat16", "float16", "stored"],
+    trust_remote_code: bool | None = None,
 ) -> PreTrainedModel:
     """Loads a folder, also one with other weight files than safetensors, as a causal language model on the CPU.
+
+    Args:
+        folder: with config and weights.
+        dtype: of the loaded weights; `stored` is what config.json says.
+        trust_remote_code: whether code in the folder may run. Default: if the folder is a policy marked so.
 
     Raises:
         PolicyError: if it cannot be loaded, or weights and config do not belong together.
@@ -101,18 +119,92 @@ def load_pretrained(
         "local_files_only": True,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # reported below, by name
+        "trust_remote_code": runs_own_code(folder)
+        if trust_remote_code is None
+        else trust_remote_code,
     }
+    config = _config_of(folder)
+    if _attention is not None:
+        options["attn_implementation"] = _attention
+    elif config.get("attn_logit_softcapping") is not None:
+        options["attn_implementation"] = "eager"  # sdpa would leave the cap out (Gemma 2)
     try:
         with _quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
     except Exception as error:  # a foreign folder can make transformers raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        hint = ""
+        if "auto_map" in config and not options["trust_remote_code"]:
+            hint = "it brings code of its own; if you trust that, set policy.base.trust_remote_code: true"
         raise PolicyError(
-            f"{folder}: cannot be loaded as a causal language model: {reason}"
+            f"{folder}: cannot be loaded as a causal language model: {reason}", hint
         ) from error
     model, info = loaded
     _refuse_incomplete(info, folder)
     return model
+
+
+def _merged(
+    folder: Path, dtype: Literal["float32", "bfloat16", "stored"] = "float32"
+) -> PreTrainedModel:
+    """The base of an adapter with the adapter merged in float32; `stored` is the type of the base."""
+    import torch
+
+    base = base_folder(folder)
+    model = load_pretrained(base, "float32")
+    attach_stored(model, folder)
+    merge(model)
+    name = stored_dtype(base) if dtype == "stored" else dtype
+    return model if name == "float32" else model.to(getattr(torch, name))
+
+
+def runs_own_code(folder: Path) -> bool:
+    """Whether a policy folder is marked as one whose own code may be run.
+
+    Raises:
+        PolicyError: if that code is not the code that was trusted.
+    """
+    mark = folder / REMOTE_CODE_FILE
+    if not mark.is_file():
+        return False
+    if json.loads(mark.read_text(encoding="utf-8")) != code_in(folder):
+        raise PolicyError(
+            f"{folder}: its Python files are not those that were trusted when the base policy was made",
+            "look at them, then make the base policy again",
+        )
+    return True
+
+
+def code_in(folder: Path) -> dict[str, str]:
+    """SHA-256 of the Python files of a folder, by name."""
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.glob("*.py"))
+    }
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    """The model's config.json; nothing where it is no such file, which transformers then says."""
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def save_weights(model: Any, folder: Path) -> None:
+    """Writes config, safetensors and a generation config with the stop tokens."""
+    from transformers import GenerationConfig
+
+    known = model.generation_config
+    # The full one is copied over this by the caller; saving it anew is refused where it contradicts itself.
+    model.generation_config = GenerationConfig(
+        bos_token_id=known.bos_token_id,
+        eos_token_id=known.eos_token_id,
+        pad_token_id=known.pad_token_id,
+    )
+    model.save_pretrained(folder)
+    model.generation_config = known
 
 
 def check_policy_folder(folder: Path) -> None:
@@ -123,8 +215,9 @@ def check_policy_folder(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise PolicyError(f"{folder}: is not a folder; a policy is a Hugging Face model folder")
-    missing = [] if (folder / "config.json").is_file() else ["config.json"]
-    if not weight_files(folder):
+    needed = ADAPTER_FILES if is_adapter(folder) else ("config.json",)
+    missing = [name for name in needed if not (folder / name).is_file()]
+    if not weight_files(folder) and not is_adapter(folder):
         missing.append("weights (*.safetensors)")
     if missing:
         raise PolicyError(f"{folder}: is not a policy: {' and '.join(missing)} missing")

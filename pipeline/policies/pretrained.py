@@ -3,8 +3,12 @@
     {name: pretrained, model: HuggingFaceTB/SmolLM2-135M-Instruct, revision: <commit hash of 40 hex digits>}
     {name: pretrained, model: models/my_model}
 
-Weights are rewritten as safetensors; tokenizer, chat template and generation config are copied as they are. Models that
-bring code of their own or quantised weights are refused: they could not be trained.
+Weights are rewritten as safetensors; tokenizer, chat template and generation config are copied as they are. Quantised
+weights are refused: they could not be trained. Code that a model brings is run only with `trust_remote_code: true`; it
+is then copied along, and later stages run exactly that code.
+
+A mixture of experts is trained on the policy's loss alone: its router's auxiliary loss, which evens out the load of the
+experts in pretraining, stays out. So rollouts whose gradient is 0 may be skipped here too.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")
 PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+CODE = ("*.py",)
 WEIGHTS = (*SAFETENSORS, *PICKLED)
 COPIED = (
     "tokenizer*",
@@ -50,18 +55,20 @@ class Pretrained(BasePolicy):
         model: hub id, or a folder.
         revision: commit hash of a hub model; a branch such as `main` could change under a run. A folder has none.
         dtype: floating type to store the policy in; `stored` keeps the model's own.
+        trust_remote_code: whether Python files that the model brings may be run, with your rights on this machine.
     """
 
     model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     dtype: Literal["stored", "float32", "bfloat16", "float16"] = "stored"
+    trust_remote_code: bool = False
 
     @model_validator(mode="after")
     def _can_be_had(self) -> Pretrained:
         if self._is_folder:
             if self.revision is not None:
                 raise ValueError(f"{self.model!r} is a folder here, which has no revision")
-            _refuse_unusable(Path(self.model))
+            _refuse_unusable(Path(self.model), self.trust_remote_code)
         elif not HUB_ID.fullmatch(self.model):
             raise ValueError(f"{self.model!r} is no folder here, and no hub id such as owner/name")
         else:
@@ -75,32 +82,43 @@ class Pretrained(BasePolicy):
     def data_files(self) -> list[str]:
         if not self._is_folder:
             return []
-        found = {
-            file for pattern in ("config.json", *WEIGHTS, *COPIED) for file in self._files(pattern)
-        }
+        patterns = ("config.json", *WEIGHTS, *COPIED, *self._code)
+        found = {file for pattern in patterns for file in self._files(pattern)}
         return sorted(map(str, found))
 
     def create(
         self,
         examples: Sequence[WarmStartExample],  # noqa: ARG002
         seed: int,  # noqa: ARG002
-        runtime: Runtime,  # noqa: ARG002
+        runtime: Runtime,
     ) -> CreatedPolicy:
-        from pipeline.policies.loading import load_pretrained, stored_dtype
+        from pipeline.policies.loading import (
+            REMOTE_CODE_FILE,
+            code_in,
+            load_pretrained,
+            prepare_torch,
+            save_weights,
+            stored_dtype,
+        )
 
         source = Path(self.model) if self._is_folder else self._downloaded()
         try:
-            _refuse_unusable(source)
+            _refuse_unusable(source, self.trust_remote_code)
         except ValueError as error:
             raise PolicyError(f"policy.base: {error}") from None
         dtype: Any = self.dtype
         if dtype == "stored" and any(source.glob("*.safetensors")):
             dtype = stored_dtype(source)  # config.json may say otherwise
-        model = load_pretrained(source, dtype)
+        prepare_torch(runtime)
+        model = load_pretrained(source, dtype, self.trust_remote_code)
 
         def write(folder: Path) -> None:
-            _write_weights(model, folder)
+            save_weights(model, folder)
             _write_tokenizer(source, folder)
+            if self.trust_remote_code and (code := code_in(source)):
+                _copy(source, CODE, folder)
+                mark = json.dumps(code, indent=1, sort_keys=True)
+                (folder / REMOTE_CODE_FILE).write_text(mark + "\n", encoding="utf-8")
 
         return CreatedPolicy(write, {"parameters": model.num_parameters()})
 
@@ -108,6 +126,10 @@ class Pretrained(BasePolicy):
         from pipeline.policies.loading import parameter_count
 
         return parameter_count(Path(self.model)) if self._is_folder else None
+
+    @property
+    def _code(self) -> tuple[str, ...]:
+        return CODE if self.trust_remote_code else ()
 
     def _files(self, pattern: str) -> list[Path]:
         return [file for file in Path(self.model).glob(pattern) if file.is_file()]
@@ -123,7 +145,7 @@ class Pretrained(BasePolicy):
                     snapshot_download(
                         self.model,
                         revision=self.revision,
-                        allow_patterns=["config.json", *weights, *COPIED],
+                        allow_patterns=["config.json", *weights, *COPIED, *self._code],
                         ignore_patterns=["*/*.safetensors*", "*/*.bin*"],  # copies in other formats
                     )
                 )
@@ -138,7 +160,7 @@ class Pretrained(BasePolicy):
         return folder
 
 
-def _refuse_unusable(folder: Path) -> None:
+def _refuse_unusable(folder: Path, trust_remote_code: bool) -> None:
     """Raises ValueError if a folder is no model folder, or one that cannot be trained."""
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any(True for pattern in WEIGHTS for _ in folder.glob(pattern)):
@@ -160,25 +182,11 @@ def _refuse_unusable(folder: Path) -> None:
         raise ValueError(
             f"{str(folder)!r} holds quantised weights, which cannot be trained; take the model in bfloat16"
         )
-    if "auto_map" in config and "model_type" not in config:
+    if "auto_map" in config and "model_type" not in config and not trust_remote_code:
         raise ValueError(
-            f"{str(folder)!r} brings code of its own, which is not run; take a model that transformers knows"
+            f"{str(folder)!r} brings code of its own, which runs only with trust_remote_code: true; "
+            "or take a model that transformers knows"
         )
-
-
-def _write_weights(model: Any, folder: Path) -> None:
-    """Writes config, safetensors and a generation config with the stop tokens."""
-    from transformers import GenerationConfig
-
-    known = model.generation_config
-    # The full one is copied over this from the source; saving it anew is refused where it contradicts itself.
-    model.generation_config = GenerationConfig(
-        bos_token_id=known.bos_token_id,
-        eos_token_id=known.eos_token_id,
-        pad_token_id=known.pad_token_id,
-    )
-    model.save_pretrained(folder)
-    model.generation_config = known
 
 
 def _write_tokenizer(source: Path, folder: Path) -> None:
@@ -187,12 +195,7 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
     Raises:
         PolicyError: if there is no way to tokenizer.json.
     """
-    for pattern in COPIED:
-        for file in sorted(source.glob(pattern)):
-            if file.is_file():
-                target = folder / file.relative_to(source)
-                target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, target)
+    _copy(source, COPIED, folder)
     if (folder / "tokenizer.json").is_file():
         return
     try:
@@ -207,3 +210,13 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
             f"{source}: its tokenizer cannot be written as tokenizer.json",
             "use a model with a fast tokenizer",
         )
+
+
+def _copy(source: Path, patterns: Sequence[str], folder: Path) -> None:
+    """Copies the files that match."""
+    for pattern in patterns:
+        for file in sorted(source.glob(pattern)):
+            if file.is_file():
+                target = folder / file.relative_to(source)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)

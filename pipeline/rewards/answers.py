@@ -1,4 +1,7 @@
-r"""Where the answer stands in a completion: behind the thought, between answer tags, in a `\boxed{…}`."""
+r"""Where the answer stands in a completion: behind the thought, between answer tags, in a `\boxed{…}`.
+
+And in a reference answer: behind `####`, where the reference is a whole solution as in GSM8K (arXiv 2110.14168).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import re
 THINK, END_OF_THINK = "<think>", "</think>"
 ANSWER, END_OF_ANSWER = "<answer>", "</answer>"
 BOX = r"\boxed{"
+ANSWER_MARK = "####"
+MARKED_NUMBER = re.compile(r"(?P<sign>[+\-−]?)[$€£]?(?P<number>[.\d][\d,.]*?)\.?")
+"""What people write behind the mark: a number with a currency sign before it and a full stop after it."""
 ESCAPED_OR_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 BETWEEN_BOXES = re.compile(r"(?:[\s,;$]|and\b|or\b)*+", re.IGNORECASE)
 """`\\boxed{1}, \\boxed{2} and \\boxed{3}` is one answer of three parts."""
@@ -30,6 +36,19 @@ def tagged_answer(text: str) -> str | None:
     before, closed, _ = text.rpartition(END_OF_ANSWER)
     _, opened, inside = before.rpartition(ANSWER)
     return inside if closed and opened else None
+
+
+def final_answer(reference: str) -> str:
+    """The answer of a reference: what follows the last `####`, without currency sign and full stop around a number.
+
+    A reference without the mark is the answer as it stands.
+    """
+    _, mark, answer = reference.rpartition(ANSWER_MARK)
+    if not mark:
+        return reference
+    answer = answer.strip()
+    found = MARKED_NUMBER.fullmatch(answer)
+    return found["sign"] + found["number"] if found else answer
 
 
 def end_of_box(text: str, start: int) -> int | None:

@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import Any
 
 from pipeline.process import die_with_parent
-from pipeline.rewards.answers import last_boxes
+from pipeline.rewards.answers import final_answer, last_boxes
 
 MAX_CHARACTERS = 20_000
 """Only the end of a longer text is looked at; the library's expressions take time that grows with its square."""
@@ -269,7 +269,7 @@ def _size(number: Any) -> float:
 @lru_cache(maxsize=REFERENCES_KEPT)
 def reference_of(text: str) -> tuple[Any, ...]:
     """A reference answer, behind `####` as in GSM8K. It is compared with 0 once, so that what hangs hangs here."""
-    found, written = parsed(text.rpartition("####")[2])
+    found, written = parsed(final_answer(text))
     if any(is_enormous(each) for each in found):
         return (written,)
     if found:

@@ -7,7 +7,8 @@ A number is digits with an optional sign, thousands separators, decimals and exp
 stop behind it, a unit, a currency sign or words are not part of a number: strict refuses them, lenient looks past them.
 Numbers are compared as decimals, so 7 = 7.0 = 7.00 and 0.1 is exactly 0.1.
 
-The reference answer is a number, or ends in `#### number` as in GSM8K. Where there is none, the reward does not apply.
+The reference answer is a number, or ends in `#### number` as in GSM8K (`#### $5` is 5). Where there is none, the reward
+does not apply.
 The other view is always logged, as `<label>_lenient` (or `<label>_strict`): a gap between the two is a policy that
 knows the answer and does not follow the format.
 """
@@ -20,6 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pipeline.rewards.answers import final_answer
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
 
 NUMBER_PATTERN = (
@@ -28,7 +30,6 @@ NUMBER_PATTERN = (
     r"(?:[eE][+-]?[0-9]++)?"
 )
 NUMBER = re.compile(NUMBER_PATTERN)
-ANSWER_MARK = "####"
 MAX_EXPONENT_DIGITS = 4
 """`1e999999` is an attack or a slip, not an answer; it equals nothing."""
 EXACT = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -86,7 +87,7 @@ def reference_number(reference_answer: str | None) -> Decimal | None:
     """The number of a reference answer, behind `####` if there is one; None if it is no number."""
     if reference_answer is None:
         return None
-    return strict_number(reference_answer.rpartition(ANSWER_MARK)[2])
+    return strict_number(final_answer(reference_answer))
 
 
 def _decimal(number: str) -> Decimal | None:

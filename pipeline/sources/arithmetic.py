@@ -7,6 +7,7 @@ numbers in either order: `7+5=` and `5+7=` stand on the same side, whatever the 
 from __future__ import annotations
 
 import operator
+import string
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from pipeline.sources.base import Role, Source
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 MOST_PROBLEMS = 4_000_000
 SEED_RANGE = 2**63
+PLACES = ("left", "sign", "right")
 
 
 class Arithmetic(Source):
@@ -31,6 +33,8 @@ class Arithmetic(Source):
     """How many prompts to take. Default: all of that side."""
     evaluation_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of the problems kept for evaluation. Give both sides the same."""
+    template: str = "{left}{sign}{right}="
+    """How a problem is asked; braces that mean themselves are doubled."""
 
     @model_validator(mode="after")
     def _is_finite_work(self) -> Arithmetic:
@@ -39,6 +43,21 @@ class Arithmetic(Source):
         if (count := (self.below - self.minimum) ** 2 * len(self.operators)) > MOST_PROBLEMS:
             raise ValueError(
                 f"{count:,} problems; at most {MOST_PROBLEMS:,} are made: lower `below`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _asks_for_the_problem(self) -> Arithmetic:
+        try:
+            parts = list(string.Formatter().parse(self.template))
+        except ValueError as error:
+            raise ValueError(f"template {self.template!r}: {error}") from None
+        names = [name for _, name, _, _ in parts if name is not None]
+        plain = all(not form and not conversion for _, _, form, conversion in parts)
+        if not plain or set(names) - set(PLACES) or {"left", "right"} - set(names):
+            raise ValueError(
+                f"template {self.template!r} must hold {{left}} and {{right}}, may hold {{sign}}, and nothing else "
+                "in braces"
             )
         return self
 
@@ -58,8 +77,9 @@ class Arithmetic(Source):
                 f"set `prompts` to at most {len(problems)}, raise `below`, or change `evaluation_share` on both sides",
             )
         for left, sign, right in problems[: self.prompts]:
+            content = self.template.format(left=left, sign=sign, right=right)
             yield {
-                "messages": [{"role": "user", "content": f"{left}{sign}{right}="}],
+                "messages": [{"role": "user", "content": content}],
                 "reference_answer": str(OPERATIONS[sign](left, right)),
                 "operands": [left, right],
             }

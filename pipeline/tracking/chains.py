@@ -38,7 +38,8 @@ class Chain:
 
 
 def read_chains(params: Params) -> list[Chain]:
-    """Chains of `params` with the iterations of them that are finished and current, in the order of params.yaml.
+    """Chains of `params` with the iterations of them that are finished and current, in the order of params.yaml,
+    sealed ones first.
 
     A chain of which nothing is finished is left out.
     """
@@ -52,9 +53,10 @@ def read_chains(params: Params) -> list[Chain]:
         names = (*ONCE_STAGES, "evaluate_policy")
         base = merged({name: disk.metrics(name, BASE_KEY) for name in names})
     known: dict[str, Step | None] = {}
-    followed = {item.previous for item in params.iterations.values()}
+    every = params.every_iteration
+    followed = {item.previous for item in every.values()}
     chains = []
-    for tip in (key for key in params.iterations if key not in followed):
+    for tip in (key for key in every if key not in followed):
         if steps := _finished(tip, params, disk, known):
             # what it ran with; params.yaml may have been edited since
             seed = int(steps[0].settings.get("seed", params.seed))

@@ -100,6 +100,7 @@ class Disk:
             and all(
                 self.contents.get(item.path(key, self.params)) == info["inputs"].get(item.label)
                 for item in declared.inputs
+                if item.was_read(info["inputs"])
             )
         )
         if current:
@@ -114,7 +115,7 @@ class Disk:
         infos = {name: self.info(name, key) for name in ITERATION_STAGES}
         metrics = {name: self.metrics(name, key) for name in ITERATION_STAGES}
         made = {name: info["outputs"] for name, info in infos.items()}
-        item = self.params.iterations[key]
+        item = self.params.every_iteration[key]
         return Step(
             key=key,
             previous=item.previous,

@@ -45,6 +45,8 @@ def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Ar
     for name in ITERATION_STAGES:
         declared, info = load_stage(name), step.infos[name]
         for item in declared.inputs:
+            if not item.was_read(info["inputs"]):
+                continue
             path = item.path(step.key, params)
             contents.setdefault(path, (info["inputs"][item.label], False))
         for made in declared.outputs:

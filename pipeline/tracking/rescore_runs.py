@@ -51,7 +51,7 @@ def stored_answers(params: Params) -> list[Answers]:
     for name in params.rescores:
         stage = load_stage(RESCORE_STAGE).for_rescore(name)
         infos, numbers = {}, {}
-        for key in params.iterations:
+        for key in params.every_iteration:
             try:
                 infos[key], numbers[key] = (
                     read_json(path) for path in (stage.run_info_path(key), stage.metrics_path(key))

@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.config import Params
 from pipeline.dvc_lock import output_md5s
 from pipeline.lean_imports import without
+from pipeline.sealed import sealed_md5s
 from pipeline.tracking.chains import Chain, read_chains
 from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store, is_default, opened, set_aside
@@ -35,7 +36,7 @@ def bring_up_to_date(params: Params, answers: Sequence[Answers] = ()) -> list[st
     if not chains:
         return []
     with opened(params.tracking.experiment) as store:
-        sender = _Sender(store, params, output_md5s())
+        sender = _Sender(store, params, {**sealed_md5s(), **output_md5s()})
         return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
 
 

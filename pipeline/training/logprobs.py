@@ -8,17 +8,22 @@ apart, 6 % of every ratio), of logits / temperature, the distribution that was s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pipeline.tokens import TokenBatch, on_grid
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+LOGITS_AT_ONCE = 2**25
+"""Numbers of a [N, V] tensor that may exist, 134 MB in float32; a vocabulary of 50,000 scores 670 tokens at once."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,11 @@ def completion_logprobs(
         precision: `bfloat16` computes the model under autocast.
         entropy_gradient: whether entropies carry a gradient, for an entropy bonus.
     """
-    logits = _completion_logits(model, batch, precision)
-    logprobs, entropies = selected_logprobs(
-        logits, batch.completion_ids, temperature, entropy_gradient
+    autocast = torch.autocast(
+        batch.input_ids.device.type, torch.bfloat16, enabled=precision == "bfloat16"
     )
+    with autocast:
+        logprobs, entropies = _scored(model, batch, temperature, entropy_gradient)
     mask = batch.completion_mask
     return TokenLogprobs(on_grid(logprobs, mask), on_grid(entropies, mask))
 
@@ -69,7 +75,9 @@ def selected_logprobs(
         temperature: logits are divided by it, for log-probs and entropies alike.
         entropy_gradient: whether entropies carry a gradient; costs another [..., V].
     """
-    exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature != 1:
+        exact = exact / temperature
     logprobs = exact.log_softmax(-1)
     selected = logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
@@ -77,37 +85,88 @@ def selected_logprobs(
     return selected, entropies
 
 
-def _completion_logits(model: PreTrainedModel, batch: TokenBatch, precision: str) -> Tensor:
-    """[N, V] logits that score the completion tokens, row by row."""
-    autocast = torch.autocast(
-        batch.input_ids.device.type, torch.bfloat16, enabled=precision == "bfloat16"
-    )
-    with autocast, _head_sees(model, batch.predicting):
-        logits: Tensor = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            use_cache=False,
-        ).logits
+def _scored(
+    model: PreTrainedModel, batch: TokenBatch, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """[N] log-probs and entropies of the completion tokens, row by row; the head sees nothing else."""
+    ids, head = batch.completion_ids, model.get_output_embeddings()
+    at_once = max(1, LOGITS_AT_ONCE // model.config.get_text_config().vocab_size)
+    if head is not None and len(ids) > at_once:
+        hidden, plain = _hidden(model, batch, head)
+        if plain:
+            return _in_chunks(head, hidden, ids, at_once, temperature, entropy_gradient)
+    with _head_sees(head, lambda hidden: hidden[batch.predicting]):
+        logits = _logits(model, batch)
     if logits.shape[:2] == batch.input_ids.shape:  # a model whose head is not where it says
-        return logits.flatten(0, 1)[batch.predicting]
-    return logits.squeeze(0)
+        logits = logits.flatten(0, 1)[batch.predicting]
+    return selected_logprobs(logits.squeeze(0), ids, temperature, entropy_gradient)
+
+
+def _hidden(
+    model: PreTrainedModel, batch: TokenBatch, head: torch.nn.Module
+) -> tuple[Tensor, bool]:
+    """[N, H] what the head sees for the completion tokens, and whether its output is the model's logits as they are.
+
+    Some models scale or cap their logits behind the head; one position tells.
+    """
+    seen: list[Tensor] = []
+
+    def first(hidden: Tensor) -> Tensor:
+        seen.append(hidden[batch.predicting])
+        return seen[0][:1]
+
+    with _head_sees(head, first):
+        logits = _logits(model, batch)
+    if not seen:
+        return logits, False
+    with torch.no_grad():
+        return seen[0], torch.equal(head(seen[0][None, :1]), logits)
+
+
+def _in_chunks(
+    head: torch.nn.Module,
+    hidden: Tensor,
+    ids: Tensor,
+    at_once: int,
+    temperature: float,
+    entropy_gradient: bool,
+) -> tuple[Tensor, Tensor]:
+    """The same a few rows at a time: [N, V] logits never exist, in the backward pass they are computed again."""
+
+    def scored(hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return selected_logprobs(head(hidden[None])[0], ids, temperature, entropy_gradient)
+
+    parts = [
+        checkpoint(scored, *part, use_reentrant=False) if torch.is_grad_enabled() else scored(*part)
+        for part in zip(hidden.split(at_once), ids.split(at_once), strict=True)
+    ]
+    logprobs, entropies = zip(*parts, strict=True)
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def _logits(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
+    logits: Tensor = model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        use_cache=False,
+    ).logits
+    return logits
 
 
 @contextlib.contextmanager
-def _head_sees(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
-    """Makes the head compute only these places of the flattened batch, as one row.
+def _head_sees(head: torch.nn.Module | None, chosen: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Makes the head compute only what is chosen of the flattened batch, as one row.
 
     This goes for every architecture, and what a model does to its logits afterwards (scaling, soft-capping) stays.
     """
-    head = model.get_output_embeddings()
     if head is None:
         yield
         return
 
     def select(_: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden, *rest = arguments
-        return (hidden.flatten(0, 1)[places].unsqueeze(0), *rest)
+        return (chosen(hidden.flatten(0, 1)).unsqueeze(0), *rest)
 
     handle = head.register_forward_pre_hook(select)
     try:

@@ -18,13 +18,15 @@ from pipeline.coefficients import start_of
 from pipeline.errors import TrainingError
 from pipeline.losses.base import Loss
 from pipeline.ragged import IntArray, Ragged
-from pipeline.tokens import off_grid, token_batch
-from pipeline.training.batches import deal_to_steps, micro_batches
+from pipeline.tokens import off_grid
+from pipeline.training.batches import batch_of, deal_to_steps, micro_batches
+from pipeline.training.checkpoint import trained_parameters
 from pipeline.training.controllers import Controllers
 from pipeline.training.logprobs import completion_logprobs
 from pipeline.training.optimizer import OptimizerState, learning_rate_at, make_optimizer, moments_of
 from pipeline.training.records import LoopSettings, StepRecord, UpdateRecord
 from pipeline.training.rows import TrainingRows
+from pipeline.training.sharing import break_even_tokens
 from pipeline.training.statistics import (
     RowNumbers,
     counts_rows,
@@ -49,16 +51,18 @@ class PolicyUpdate:
         state: OptimizerState,
     ) -> None:
         self.model, self.rows, self.settings = model, rows, settings
-        self.parameters = dict(model.named_parameters())
+        self.parameters = trained_parameters(model)
         self.device = next(iter(self.parameters.values())).device
         self.optimizer = make_optimizer(self.parameters, settings.update, state)
         self.optimizer_step = state.optimizer_step
         self.controllers = Controllers(settings.update.loss, settings.reward_kl, state.controllers)
-        audible = rows.has_signal | (not settings.update.loss.silent_at_zero_advantage)
         loss = settings.update.loss
+        skips = settings.update.skip_zero_gradient and loss.silent_at_zero_advantage
+        audible = rows.has_signal | (not skips)
         # A loss that depends on the split counts the rows of its micro-batches, also those without trained-on tokens.
         tokens = rows.completions.lengths if loss.depends_on_split else rows.trained_tokens
         self.computed = rows.kept & (tokens > 0) & audible
+        self.break_even = break_even_tokens(model, rows) if settings.update.share_prompts else None
         self.numbers: RowNumbers = {}
         logprobs = np.zeros(len(rows.completions.values), np.float32)
         self.policy_logprobs = Ragged(logprobs, rows.completions.lengths)
@@ -79,10 +83,20 @@ class PolicyUpdate:
                 self.rows.groups, self.rows.kept, update.optimizer_steps, *order
             ):
                 steps.append(self._step(epoch, index, on_rows))
+                if len(steps) == 1:
+                    first_rows = index[self.computed[index]]
+                    first_logprobs = self.policy_logprobs.rows(first_rows)
         self._refuse_broken_weights()
         moments = moments_of(self.optimizer, self.parameters)
         return UpdateRecord(
-            steps, self.computed, self.numbers, self.policy_logprobs, moments, self.controllers
+            steps,
+            self.computed,
+            self.numbers,
+            self.policy_logprobs,
+            first_rows,
+            first_logprobs,
+            moments,
+            self.controllers,
         )
 
     def _refuse_broken_weights(self) -> None:
@@ -102,7 +116,8 @@ class PolicyUpdate:
         loss = self.controllers.loss()
         self.optimizer.zero_grad()
         total, policy_loss, entropy, numbers = self._accumulate(computed, window, loss, on_rows)
-        on_rows(len(skipped), int(rows.trained_tokens[skipped].sum()))
+        skipped_tokens = rows.trained_tokens[skipped]
+        on_rows(len(skipped), int(skipped_tokens.sum()))
         grad_norm = self._clip_gradient()
         if not (math.isfinite(total) and math.isfinite(grad_norm)):
             raise TrainingError(
@@ -117,7 +132,7 @@ class PolicyUpdate:
         metrics = step_metrics(
             numbers,
             counts_rows(loss, rows.token_advantages is not None),
-            rows.trained_tokens[skipped].astype(np.float64),
+            skipped_tokens.astype(np.float64),
             loss.clip_metrics,
         )
         if update.loss.needs_reference:
@@ -137,6 +152,7 @@ class PolicyUpdate:
             tokens=window.tokens,
             rows=len(index),
             rows_skipped=len(skipped),
+            tokens_skipped=int(skipped_tokens.sum()),
             metrics=metrics,
         )
 
@@ -156,8 +172,11 @@ class PolicyUpdate:
         rows, update = self.rows, self.settings.update
         totals = torch.zeros(4, dtype=torch.float64, device=self.device)
         parts = []
-        for part in micro_batches(index, rows.lengths, update.micro_batch_tokens):
-            batch = token_batch(rows.prompts.rows(part), rows.completions.rows(part), self.device)
+        for micro_batch in micro_batches(
+            index, rows.prompts, rows.completions, update.micro_batch_tokens, self.break_even
+        ):
+            part = micro_batch.rows
+            batch = batch_of(micro_batch, rows.prompts, rows.completions, self.device)
             policy = completion_logprobs(
                 self.model,
                 batch,

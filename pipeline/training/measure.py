@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from pipeline.ragged import Ragged
-from pipeline.tokens import off_grid, token_batch
-from pipeline.training.batches import micro_batches
+from pipeline.tokens import off_grid
+from pipeline.training.batches import batch_of, micro_batches
 from pipeline.training.logprobs import completion_logprobs
 from pipeline.training.rows import Rows
+from pipeline.training.sharing import break_even_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +35,7 @@ def measure(
     temperature: float,
     precision: str,
     micro_batch_tokens: int,
+    share_prompts: bool,
     on_rows: Callable[[int, int], None],
 ) -> Measured:
     """Runs a policy over all rows.
@@ -44,6 +46,7 @@ def measure(
         temperature: the rollouts were sampled with.
         precision: of the update, so that old and current log-probs compare.
         micro_batch_tokens: tokens, padding included, that go through the model at once.
+        share_prompts: whether rows of one prompt may share a sequence.
         on_rows: called with (rows, tokens) done since the last call.
     """
     completions = rows.completions
@@ -51,12 +54,13 @@ def measure(
     entropies = np.zeros_like(logprobs)
     device = next(model.parameters()).device
     index = np.flatnonzero(completions.lengths)
-    for part in micro_batches(index, rows.lengths, micro_batch_tokens):
-        batch = token_batch(rows.prompts.rows(part), completions.rows(part), device)
+    break_even = break_even_tokens(model, rows) if share_prompts else None
+    for part in micro_batches(index, rows.prompts, completions, micro_batch_tokens, break_even):
+        batch = batch_of(part, rows.prompts, completions, device)
         policy = completion_logprobs(model, batch, temperature, precision)
-        places = completions.places(part)
+        places = completions.places(part.rows)
         logprobs[places] = off_grid(policy.logprobs, batch.completion_mask)
         entropies[places] = off_grid(policy.entropies, batch.completion_mask)
-        on_rows(len(part), len(places))
+        on_rows(len(part.rows), len(places))
     on_rows(len(rows) - len(index), 0)
     return Measured(Ragged(logprobs, completions.lengths), Ragged(entropies, completions.lengths))

@@ -56,7 +56,7 @@ def mismatch_metrics(old: Ragged, sampling: Ragged, loss_mask: Ragged) -> dict[s
         loss_mask: True = trained on; other tokens do not count.
 
     Returns:
-        Metrics by their full names; empty where no trained-on token has both log-probs.
+        Metrics by their full names; ratios are clamped to e^±20. Empty where no trained-on token has both log-probs.
     """
     known = Ragged(loss_mask.values & ~np.isnan(old.values - sampling.values), old.lengths)
     if not known.values.any():
@@ -64,11 +64,11 @@ def mismatch_metrics(old: Ragged, sampling: Ragged, loss_mask: Ragged) -> dict[s
     old, sampling = only(old, known), only(sampling, known)
     d = Ragged(old.values - sampling.values, old.lengths)
     log_ppl, rollout_log_ppl = -row_means(old), -row_means(sampling)
-    gap = log_ppl - rollout_log_ppl
+    gap, ratios = log_ppl - rollout_log_ppl, exp(d.values)
     verl = {
         "kl": mean(-d.values),
         "k3_kl": mean(k3(d.values)),
-        "chi2_token": mean(exp(d.values) ** 2) - 1,
+        "chi2_token": mean(ratios**2) - 1,
         "chi2_seq": (exp(d.sums()) ** 2).mean() - 1,
         "training_ppl": exp(log_ppl).mean(),
         "training_log_ppl": log_ppl.mean(),
@@ -83,6 +83,10 @@ def mismatch_metrics(old: Ragged, sampling: Ragged, loss_mask: Ragged) -> dict[s
     return {
         "sampling/sampling_logp_difference/mean": float(np.abs(d.values).mean()),
         "sampling/sampling_logp_difference/max": float(np.abs(d.values).max()),
+        # Of TRL's weights before their bounds; rollout correction puts those of its own weights in their place.
+        "sampling/importance_sampling_ratio/min": float(ratios.min()),
+        "sampling/importance_sampling_ratio/mean": float(ratios.mean()),
+        "sampling/importance_sampling_ratio/max": float(ratios.max()),
         **named(verl),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.coefficients import KlCoefficient
-from pipeline.ragged import Ragged
+from pipeline.ragged import IntArray, Ragged
 from pipeline.training.controllers import Controllers
 from pipeline.training.statistics import RowNumbers
 
@@ -53,6 +53,7 @@ class StepRecord:
         tokens: trained-on tokens of the step, those of skipped rows included.
         rows: rollouts of the step.
         rows_skipped: of them not computed, because their gradient is 0.
+        tokens_skipped: trained-on tokens of those.
         metrics: by TRL's names.
     """
 
@@ -64,6 +65,7 @@ class StepRecord:
     tokens: int
     rows: int
     rows_skipped: int
+    tokens_skipped: int
     metrics: Mapping[str, float]
 
 
@@ -76,6 +78,8 @@ class UpdateRecord:
         computed: [R] rows that went through the model.
         numbers: [R] statistics of each row as last seen, NaN where it was not computed.
         policy_logprobs: of each completion as last seen, before that optimizer step; 0 where not computed.
+        first_rows: computed rows of the first optimizer step, in the order of the step.
+        first_logprobs: of those, per completion token: the policy has not moved yet.
         moments: of the optimizer afterwards.
         controllers: coefficients that follow a target, as they stand after the last step.
     """
@@ -84,6 +88,8 @@ class UpdateRecord:
     computed: NDArray[np.bool_]
     numbers: RowNumbers
     policy_logprobs: Ragged
+    first_rows: IntArray
+    first_logprobs: Ragged
     moments: Mapping[str, Tensor]
     controllers: Controllers
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts import schema_of
 from pipeline.ragged import Ragged
 from pipeline.schemas.rollouts import IDS
+from pipeline.training.mismatch import mismatch_metrics, reported
 
 if TYPE_CHECKING:
     from pipeline.training.records import StepRecord, UpdateRecord
@@ -104,6 +105,7 @@ def update_metrics(steps: list[StepRecord], rows: TrainingRows) -> dict[str, flo
             "grad_norm": step.grad_norm,
             "learning_rate": step.learning_rate,
             "frac_rows_skipped": step.rows_skipped / step.rows,
+            "frac_tokens_skipped": step.tokens_skipped / max(step.tokens, 1),
         }
         for name, value in {**own, **step.metrics}.items():
             per_step.setdefault(name, []).append(value)
@@ -115,6 +117,21 @@ def update_metrics(steps: list[StepRecord], rows: TrainingRows) -> dict[str, flo
         "frac_rows_emptied": float((rows.emptied_by[rows.kept] != "").mean()),
         **rows.correction_metrics,
     }
+
+
+def engine_metrics(
+    logprobs: pa.Table, rows: TrainingRows, record: UpdateRecord
+) -> dict[str, float]:
+    """How far the trainer is from the engine, where measure_logprobs has not measured it.
+
+    Compared are the computed rows of the first optimizer step, while the policy is still the one that generated. Rows
+    whose gradient is 0 are not computed and not among them.
+    """
+    if logprobs["old_logprobs"].null_count < logprobs.num_rows:
+        return {}
+    first = record.first_rows
+    sampling, mask = rows.sampling_logprobs.rows(first), rows.loss_mask.rows(first)
+    return reported(mismatch_metrics(record.first_logprobs, sampling, mask))
 
 
 def _over_steps(name: str, values: NDArray[Any]) -> float:

@@ -17,7 +17,16 @@ from pathlib import Path
 
 from pipeline import lineage
 from pipeline.errors import nearest
-from tests.benchmarks import algorithms, hostile_code, rescoring, scoring, seams
+from tests.benchmarks import (
+    against_trl,
+    algorithms,
+    generation,
+    hostile_code,
+    rescoring,
+    scoring,
+    sealing,
+    seams,
+)
 from tests.benchmarks.report import merged, stamped
 
 REPORT = Path(__file__).parents[2] / "reports" / "benchmarks.md"
@@ -26,6 +35,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "scoring": scoring.report,
     "rescoring": rescoring.report,
     "hostile_code": hostile_code.report,
+    "generation": generation.report,
+    "trl": against_trl.report,
+    "sealing": sealing.report,
 }
 
 

@@ -56,6 +56,9 @@ LEFT_OUT = {
     "greedy",  # only remax
     "kl_estimator",  # only where there is a KL
     "kl_bias_correction",  # the same
+    "skip_zero_gradient",  # how an update is computed, and not what
+    "share_prompts",  # the same
+    "lora",  # all published runs train whole weights
     *PromptFormat.model_fields,
     "name",
     "path",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.reasoning_tasks import packed
 from pipeline.registry import build, menu
 from pipeline.rewards.base import Reward, RewardInput, RewardResult
 from pipeline.rewards.outcomes import outcomes_of
@@ -45,7 +46,13 @@ TEXTS = (
     "nan",
     "```python\ndef add(a, b):\n    return a + b\n```",
 )
-COLUMNS = {"difficulty": 2, "tests": ["assert add(3, 4) == 7"]}
+COLUMNS = {
+    "difficulty": 2,
+    "tests": ["assert add(3, 4) == 7"],
+    "reasoning_gym": packed(
+        "chain_sum", {}, {"question": "3 + 4 =", "answer": "7", "metadata": {}}
+    ),
+}
 GROUP = [
     row(text, reference_answer="7", index=place, columns=COLUMNS)
     for place, text in enumerate(TEXTS)

@@ -79,3 +79,27 @@ def test_unknown_recipe_and_enough_already(tmp_path: Path, monkeypatch: pytest.M
     result = CliRunner().invoke(iterate, ["30", "--recipe", "language_model"])
     assert result.exit_code == 0
     assert read_yaml(Path("params.yaml"))["iterations"]["i0030"]["recipe"] == "language_model"
+
+
+def test_a_rhythm_of_evaluations() -> None:
+    count = len(parse_params(shipped()).iterations)
+    wanted = 5 * (count // 5 + 2)
+    new = next_iterations(parse_params(shipped()), wanted, None, evaluate_every=5)
+    evaluated = [key for key, item in new.items() if item.get("evaluate", True)]
+    assert evaluated == [f"i{number:04d}" for number in (wanted - 5, wanted)]
+    text = with_iterations(TEXT, new)
+    assert "reference: i0000, evaluate: false}" in text
+    read = parse_params(YAML(typ="safe").load(text)).iterations
+    assert {key for key in new if read[key].evaluate} == set(evaluated)
+
+
+def test_the_option_sets_the_rhythm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(TEXT)
+    count = len(read_yaml()["iterations"])
+    result = CliRunner().invoke(iterate, [str(count + 4), "--evaluate-every", "2"])
+    assert result.exit_code == 0
+    items = list(read_yaml()["iterations"].items())[count:]
+    assert [item.get("evaluate", True) for _, item in items] == [
+        int(key[1:]) % 2 == 0 for key, _ in items
+    ]

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pipeline.ragged import Ragged, mask_of
-from pipeline.tokens import off_grid, on_grid, token_batch
+from pipeline.tokens import off_grid, on_grid, shared_token_batch, token_batch
 
 CPU = torch.device("cpu")
 
@@ -56,6 +56,35 @@ def test_a_row_without_completion_scores_nothing() -> None:
     batch = token_batch(_ragged([1, 2], [4]), _ragged([], [21]), CPU)
     assert batch.predicting.tolist() == [2]
     assert batch.completion_mask.tolist() == [[False], [True]]
+
+
+def test_rows_of_one_prompt_in_one_sequence() -> None:
+    prompts = _ragged([1, 2], [1, 2], [3])
+    completions = _ragged([11, 12], [13], [21])
+    batch = shared_token_batch(prompts, completions, np.array([0, 0, 1]), CPU)
+    assert batch.input_ids.tolist() == [[1, 2, 11, 12, 13], [3, 21, 0, 0, 0]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 2], [0, 1, 0, 0, 0]]
+    assert batch.attention_mask[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 1, 0, 0, 1],  # the second completion sees the prompt and itself
+    ]
+    assert batch.attention_mask.any(-1).all()  # padding too: a softmax over nothing is NaN
+    assert batch.completion_ids.tolist() == [11, 12, 13, 21]
+    # the prompt's last position scores the first token of both completions
+    assert batch.predicting.tolist() == [1, 2, 1, 5]
+    assert batch.completion_mask.tolist() == [[True, True], [True, False], [True, False]]
+
+
+def test_a_sequence_of_rows_without_completion() -> None:
+    batch = shared_token_batch(
+        _ragged([1], [1], [1]), _ragged([], [5], []), np.array([0, 0, 0]), CPU
+    )
+    assert batch.input_ids.tolist() == [[1, 5]]
+    assert batch.predicting.tolist() == [0]
+    assert batch.completion_mask.tolist() == [[False], [True], [False]]
 
 
 def test_onto_the_grid_and_off_it_again() -> None:

@@ -1,7 +1,16 @@
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.yaml_text import Entry, composed, flow, node_at, with_entries, with_lines, with_value
+from pipeline.yaml_text import (
+    Entry,
+    composed,
+    flow,
+    node_at,
+    with_entries,
+    with_lines,
+    with_value,
+    without_entries,
+)
 
 TEXT = """\
 # head
@@ -96,3 +105,46 @@ def test_entries_behind_a_text_in_block_style_come_before_what_follows() -> None
         found = with_entries(text, "a", {"e": Entry("2")})
         assert found.index("# two") < found.index("e: 2") < found.index("# of d")
         assert found.endswith("\n# of d\nd: 1\n")
+
+
+SECTION = """\
+# head
+i: # the loop
+  # one
+  a: {x: 1} # its own
+  # two
+  b:
+    x: 2
+
+  c: {x: 3}
+# tail
+z: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "lines"),
+    [
+        (["a"], ["  a: {x: 1} # its own"]),
+        (["b"], ["  b:", "    x: 2"]),
+        (["a", "c", "q"], ["  a: {x: 1} # its own", "  c: {x: 3}"]),
+        ([], []),
+    ],
+)
+def test_entries_go_and_comments_stay(names: list[str], lines: list[str]) -> None:
+    expected = [line for line in SECTION.splitlines() if line not in lines]
+    assert without_entries(SECTION, "i", names).splitlines() == expected
+
+
+def test_a_section_without_entries_is_empty() -> None:
+    found = without_entries(SECTION, "i", ["a", "b", "c"])
+    assert "i: {} # the loop" in found and "# two" in found and "# tail" in found
+    assert YAML(typ="safe").load(found) == {"i": {}, "z": 1}
+    again = with_entries(found, "i", {"d": Entry("{x: 4}")})
+    assert YAML(typ="safe").load(again) == {"i": {"d": {"x": 4}}, "z": 1}
+
+
+def test_entries_go_from_a_section_in_flow_style() -> None:
+    text = "i: {a: {x: 1}, b: 2, c: 3} # loop\nz: 1\n"
+    assert without_entries(text, "i", ["b"]) == "i: {a: {x: 1}, c: 3} # loop\nz: 1\n"
+    assert without_entries(text, "i", ["a", "b", "c"]) == "i: {} # loop\nz: 1\n"

@@ -67,7 +67,7 @@ class Shown:
 
     def add(self, key: str, table: pa.Table) -> None:
         """Takes the rescores table of an iteration; of its rows only those that moved most are kept."""
-        numbers = summary(table, self.params.iterations[key].previous)
+        numbers = summary(table, self.params.every_iteration[key].previous)
         self.numbers[key] = numbers
         counted = table["error"].drop_null().value_counts().to_pylist()
         errors = Counter({item["values"]: item["counts"] for item in counted})
@@ -203,7 +203,7 @@ def validity(params: Params, key: str, effective: float) -> str:
         key: the iteration.
         effective: of `pipeline.rescoring.effective_share`; NaN: unknown.
     """
-    item = params.iterations[key]
+    item = params.every_iteration[key]
     if item.previous == BASE_KEY:
         return "training with these rewards: the base policy sampled, exactly on-policy"
     holds = f"the policy {item.previous}, which the old rewards have trained"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Runtime
+import pytest
+
+from pipeline.config import Runtime, VllmRuntime
 from pipeline.engines.base import GenerationRequest
 from pipeline.ids import seed_of
 from pipeline.policies.byte_tokenizer import (
@@ -16,8 +20,10 @@ from pipeline.policies.byte_tokenizer import (
     save_byte_tokenizer,
 )
 
-RUNTIME = Runtime(device="cpu", threads=1)
+RUNTIME = Runtime(device="cpu", threads=1, vllm=VllmRuntime(kv_cache_gib=0.0625))
 CONTEXT_LENGTH = 64
+HEAD_SIZE = 32
+"""The smallest that vLLM has kernels for."""
 FIRST_CHARACTER = 6
 SIZES = {
     "vocab_size": VOCABULARY_SIZE,
@@ -58,6 +64,13 @@ def requests_for(prompts: int, samples: int, greedy: bool = False) -> list[Gener
         for place in range(prompts)
         for sample in range(samples)
     ]
+
+
+def need_vllm() -> None:
+    """Skips a test where vLLM is not installed, and fails it in CI, which installs it."""
+    if importlib.util.find_spec("vllm") is None:
+        missing = "vllm is not installed; on Linux with an x86-64 processor `make test` installs it"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
 
 
 def nothing(done: int, tokens: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pipeline.config import Sampling
-from pipeline.engines.sampling import choose, sampling_logprobs, uniforms
+from pipeline.engines.sampling import IN_CACHE, choose, next_tokens, sampling_logprobs, uniforms
 
 # Probabilities 0.4 0.3 0.2 0.1, in an order that is not sorted.
 PROBABILITIES = torch.tensor([[0.2, 0.4, 0.1, 0.3]])
@@ -131,3 +131,30 @@ def test_frequencies_follow_the_distribution() -> None:
     shares = np.bincount(ids.numpy(), minlength=4) / len(seeds)
     # Standard error at most sqrt(0.24/20000) = 0.0035; four of them.
     assert np.abs(shares - np.array([0.2, 0.4, 0.1, 0.3])).max() < 0.014
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_k": 9}, {"top_p": 0.5}])
+def test_rows_in_parts_are_chosen_as_rows_at_once(sampling: dict[str, float]) -> None:
+    settings, rows = Sampling.model_validate(sampling), 25
+    logits = 3 * torch.randn(rows, IN_CACHE // 4 + 1, generator=torch.Generator().manual_seed(0))
+    uniform, greedy = torch.from_numpy(uniforms(np.arange(rows), 0)), torch.arange(rows) % 5 == 0
+    ids, logprobs = next_tokens(logits, settings, uniform, greedy)
+    whole = sampling_logprobs(logits, settings)
+    expected, own = choose(whole, uniform, greedy)
+    assert torch.equal(ids, expected)
+    assert torch.equal(logprobs, own)
+    # The definition, without a search: how many tokens' CDF is not above the uniform's share of the total.
+    cdf = (whole.double().exp() * 2.0**50).long().cumsum(-1)
+    counted = (cdf <= (uniform[:, None] * cdf[:, -1:]).floor().long()).sum(-1)
+    assert torch.equal(ids, whole.argmax(-1).where(greedy, counted))
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("greedy", [True, False])
+def test_probabilities_that_are_no_numbers_show_in_the_logprob(broken: float, greedy: bool) -> None:
+    logits = LOGITS.expand(2, 4).clone()
+    logits[1, 2] = broken
+    _, logprobs = next_tokens(
+        logits, Sampling(), torch.full((2,), 0.99, dtype=torch.float64), torch.tensor([greedy] * 2)
+    )
+    assert logprobs.isnan().tolist() == [False, True]

@@ -211,3 +211,75 @@ def test_other_architectures_give_what_each_row_alone_gives(tmp_path: Path, name
         expected, _ = _one_by_one(tmp_path, request, sampling)
         assert got.token_ids == expected.token_ids
         assert got.logprobs == pytest.approx(expected.logprobs, rel=1e-5, abs=1e-5)
+
+
+def test_a_batch_alone_gives_the_same_bits(policy: Path) -> None:
+    requests, sampling = requests_for(prompts=20, samples=3), Sampling(max_completion_tokens=LIMIT)
+    engine = Transformers(name="transformers", batch_size=16)
+    batches = engine.batches(requests, RUNTIME)
+    whole, some = (
+        list(engine.generate_batches(policy, requests, wanted, sampling, RUNTIME, nothing))
+        for wanted in (batches, batches[2:0:-1])
+    )
+    assert some == whole[2:0:-1]
+
+
+def test_completions_that_outgrow_the_room_of_the_cache(tmp_path: Path) -> None:
+    """More tokens than are made room for at once, rows that leave on the way, and shared key heads."""
+    from pipeline.engines.lean.cache import ROOM
+
+    limit = 2 * ROOM + 5
+    folder = save_llama(tmp_path, stop_bias=1.2, max_position_embeddings=4 * ROOM)
+    save_byte_tokenizer(folder, 4 * ROOM)
+    sampling, requests = Sampling(max_completion_tokens=limit), requests_for(prompts=3, samples=3)
+    made = Transformers(name="transformers").generate(folder, requests, sampling, RUNTIME, nothing)
+    assert min(len(each.token_ids) for each in made) < ROOM
+    assert max(len(each.token_ids) for each in made) > 2 * ROOM
+    for request, got in zip(requests, made, strict=True):
+        expected, _ = _one_by_one(folder, request, sampling)
+        assert got.token_ids == expected.token_ids
+        assert got.logprobs == pytest.approx(expected.logprobs, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_lean_models_give_the_same_bits(tmp_path: Path, key_heads: int) -> None:
+    """Attention over keys that heads share and padding hides, as transformers computes it."""
+    from pipeline.engines.lean.model import ATTENTION, make_lean
+
+    folder = save_llama(tmp_path, num_key_value_heads=key_heads)
+    plain, lean = (load_model(folder, torch.device("cpu")) for _ in range(2))
+    make_lean(lean)
+    assert lean.config._attn_implementation == ATTENTION
+    assert plain.config._attn_implementation == "sdpa"
+    ids = torch.randint(6, 200, (5, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = mask[3, :7] = 0
+    with torch.inference_mode():
+        a, b = (model(input_ids=ids, attention_mask=mask).logits for model in (plain, lean))
+        alone = plain(input_ids=ids[3:4, 7:]).logits
+    assert torch.equal(a[mask.bool()], b[mask.bool()])
+    assert torch.allclose(b[3, 7:], alone[0], atol=1e-5)
+
+
+def test_a_large_head_reads_last_positions_without_copies_of_its_weights(tmp_path: Path) -> None:
+    from pipeline.engines.lean.model import SMALL_HEAD_BYTES, make_lean
+
+    words = SMALL_HEAD_BYTES // 4 // SIZES["hidden_size"] + 64
+    folder = save_llama(tmp_path, vocab_size=words)
+    plain, lean = (load_model(folder, torch.device("cpu")) for _ in range(2))
+    make_lean(lean)
+    ids = torch.full((6, 9), 50)
+    products = []
+    for model in (plain, lean):
+        with torch.inference_mode(), torch.profiler.profile() as profile:
+            model(input_ids=ids, logits_to_keep=1)
+        products.append(sum(event.name == "aten::bmm" for event in profile.events()))
+    assert products[1] == products[0] - 1
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "bfloat16"), ("stored", "float32")])
+def test_only_float32_agrees_with_the_trainer(dtype: Any, precision: str) -> None:
+    """Weights in bfloat16 are rounded once more than under autocast."""
+    assert not Transformers(name="transformers", dtype=dtype).agrees_with_trainer(precision)
+    assert not Transformers(name="transformers").agrees_with_trainer("bfloat16")
+    assert Transformers(name="transformers").agrees_with_trainer("float32")

@@ -1,6 +1,12 @@
 import pytest
 
-from pipeline.rewards.answers import behind_thought, last_boxes, opens_thought, tagged_answer
+from pipeline.rewards.answers import (
+    behind_thought,
+    final_answer,
+    last_boxes,
+    opens_thought,
+    tagged_answer,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +64,29 @@ def test_tagged_answer(text: str, expected: str | None) -> None:
 )
 def test_last_boxes(text: str, expected: list[str]) -> None:
     assert last_boxes(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer"),
+    [
+        ("She has 3+4=7 eggs.\n#### 1,007", "1,007"),
+        ("#### 1\n#### 2", "2"),
+        ("#### -5", "-5"),
+        ("#### 0.25", "0.25"),
+        ("#### .5", ".5"),
+        ("#### $5", "5"),
+        ("#### -$5.50", "-5.50"),
+        ("#### 42.", "42"),
+        ("#### $1,234.50.", "1,234.50"),
+        ("####7", "7"),
+        (r"#### \frac{1}{2}", r"\frac{1}{2}"),
+        ("#### 5%", "5%"),
+        ("#### 1.2.3", "1.2.3"),
+        ("#### Paris.", "Paris."),
+        ("####", ""),
+        ("$5", "$5"),  # without the mark nothing is taken off
+        (" 7. ", " 7. "),
+    ],
+)
+def test_final_answer_of_a_reference(reference: str, answer: str) -> None:
+    assert final_answer(reference) == answer

@@ -80,6 +80,11 @@ def test_equal_as_numbers_not_as_text() -> None:
 def test_gsm8k_reference_is_the_number_behind_the_mark() -> None:
     assert reference_number("She has 3+4=7 eggs.\n#### 1,007") == 1007
     assert reference_number("#### 1\n#### 2") == 2
+    assert reference_number("#### -12") == -12
+    assert reference_number("#### 0.25") == Decimal("0.25")
+    assert reference_number("#### $5") == 5
+    assert reference_number("#### -$1,234.50") == Decimal("-1234.5")
+    assert reference_number("$5") is None
     assert scored("1007", "… so 7 and 1000\n#### 1,007").value == 1.0
     assert scored("7", "… so 7 and 1000\n#### 1,007").value == 0.0
 

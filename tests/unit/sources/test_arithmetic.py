@@ -92,3 +92,21 @@ def test_impossible_ranges_are_refused() -> None:
     ):
         with pytest.raises(ValidationError, match=message):
             build("sources", {"name": "arithmetic", **options})
+
+
+def test_the_template_changes_nothing_but_the_words() -> None:
+    options: dict[str, Any] = {"minimum": 1, "below": 50}
+    asked = "What is {left} + {right}? Answer with just the number."
+    plain, worded = records("train", **options), records("train", **options, template=asked)
+    assert [row["operands"] for row in plain] == [row["operands"] for row in worded]
+    left, right = worded[0]["operands"]
+    assert contents(worded)[0] == f"What is {left} + {right}? Answer with just the number."
+    assert contents(records("train", template="{{{left}{sign}{right}}}"))[0].startswith("{")
+
+
+@pytest.mark.parametrize(
+    "template", ["{left}", "{left}{right}{other}", "{left.real}{right}", "{left!r}{right}", "{"]
+)
+def test_a_template_without_the_problem_is_refused(template: str) -> None:
+    with pytest.raises(ValidationError, match="template"):
+        records("train", template=template)

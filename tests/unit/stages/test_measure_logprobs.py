@@ -33,6 +33,7 @@ def _settings(temperature: float = 1.0, **options: Any) -> Settings:
         needs_reference=update.loss.needs_reference,
         precision=update.precision,
         micro_batch_tokens=update.micro_batch_tokens,
+        share_prompts=update.share_prompts,
         temperature=temperature,
     )
 
@@ -73,7 +74,7 @@ def test_nothing_is_measured_without_torch(project: Path) -> None:
         "from pipeline.stage import Context, Inputs\n"
         "from stages.measure_logprobs import Settings, measure_logprobs\n"
         "settings = Settings(needs_old=False, needs_reference=False,"
-        " precision='float32', micro_batch_tokens=99, temperature=1.0)\n"
+        " precision='float32', micro_batch_tokens=99, share_prompts=True, temperature=1.0)\n"
         "outputs = measure_logprobs(settings, Inputs(), Context('i0001'))\n"
         "assert outputs.tables['logprobs'].num_rows == 0\n"
         "assert 'torch' not in sys.modules\n"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.artifacts import path_of, read_folder, read_table, write_folder, write_table
 from pipeline.coefficients import AdaptiveKl, KlCoefficient
@@ -23,6 +24,11 @@ from tests.unit.training.small import (
     write_policy,
 )
 
+ENGINE_METRICS = (
+    "sampling/sampling_logp_difference/mean",
+    "sampling/sampling_logp_difference/max",
+    "sampling/importance_sampling_ratio/mean",
+)
 ADVANTAGES = [[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, -0.3, -1.0, -0.7]]
 
 
@@ -225,6 +231,9 @@ def test_what_happened_to_every_rollout(project: Path) -> None:
     assert (step["rows"], step["rows_skipped"]) == (10, 6)
     assert step["tokens"] == sum(lengths) - lengths[0] - lengths[8] - lengths[9]
     assert outputs.metrics["frac_rows_skipped"] == pytest.approx(0.6)
+    assert outputs.metrics["frac_tokens_skipped"] == pytest.approx(
+        sum(lengths[3:8]) / step["tokens"]
+    )
     assert outputs.metrics["frac_rows_not_kept"] == pytest.approx(2 / 12)
     assert outputs.metrics["num_tokens"] == step["tokens"]
 
@@ -513,3 +522,57 @@ def test_an_optimizer_state_of_another_model_is_refused(project: Path) -> None:
     swapped = {**inputs.folders, "optimizers": path_of("optimizers", "i0001")}
     with pytest.raises(TrainingError, match="the optimizer state belongs to another model"):
         update_policy(_settings(), type(inputs)(inputs.tables, swapped, inputs.facts), context())
+
+
+ALL_TRAINED = [[1.0, -1.0], [0.5, -0.5], [2.0, 0.0]]
+
+
+def _policy_logprobs(outputs: Outputs) -> dict[str, list[NDArray[Any]]]:
+    """Of the rollouts that were trained on, by group."""
+    found: dict[str, list[NDArray[Any]]] = {}
+    for row in outputs.tables["updates"].to_pylist():
+        if row["trained"]:
+            found.setdefault(row["group_id"], []).append(np.array(row["policy_logprobs"]))
+    return found
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_the_engine_is_compared_with_the_policy_before_the_first_step(
+    project: Path, steps: int, epochs: int
+) -> None:
+    """Over the rows that are computed in that step; what later steps see of a policy that has moved is left out."""
+    tables = tables_for(write_policy().content_hash, ALL_TRAINED)
+    before = _policy_logprobs(_run(tables))  # of a single step
+    assert [len(rows) for rows in before.values()] == [2, 2, 1]
+    parts = (
+        list(before.values()) if steps == 3 else [[row for rows in before.values() for row in rows]]
+    )
+    differences = [np.concatenate(rows) + 0.5 for rows in parts]  # the engine said -0.5
+    metrics = _run(tables, optimizer_steps=steps, epochs=epochs).metrics
+    found = [metrics[name] for name in ENGINE_METRICS]
+    assert (
+        sum(
+            found == pytest.approx([abs(d).mean(), abs(d).max(), np.exp(d).mean()], rel=1e-5)
+            for d in differences
+        )
+        == 1
+    )
+
+
+def test_what_measure_logprobs_compares_is_not_compared_again(project: Path) -> None:
+    tables = tables_for(write_policy().content_hash, ALL_TRAINED)
+    measured = _with_logprobs(tables, old_logprobs=-0.5)
+    metrics = _run(measured, old_logprobs="measured", optimizer_steps=2).metrics
+    assert not set(ENGINE_METRICS) & set(metrics)
+    only_reference = _with_logprobs(tables, ref_logprobs=-1.0)
+    loss = {"name": "dapo", "kl_coef": 0.1}
+    metrics = _run(only_reference, old_logprobs="measured", loss=loss).metrics
+    assert set(ENGINE_METRICS) <= set(metrics)
+
+
+def test_an_engine_without_log_probs_is_not_compared(project: Path) -> None:
+    tables = tables_for(write_policy().content_hash, ALL_TRAINED)
+    lists = tables["rollouts"]["sampling_logprobs"].to_pylist()
+    unknown = [[math.nan] * len(row) for row in lists]
+    tables["rollouts"] = with_column(tables["rollouts"], "sampling_logprobs", unknown)
+    assert not set(ENGINE_METRICS) & set(_run(tables, old_logprobs="measured").metrics)

@@ -8,6 +8,7 @@ import torch
 from pipeline.policies.loading import load_model
 from pipeline.ragged import Ragged
 from pipeline.tokens import TokenBatch, token_batch
+from pipeline.training import logprobs as logprobs_module
 from pipeline.training.logprobs import completion_logprobs, selected_logprobs
 from tests.unit.training.small import write_model
 
@@ -114,3 +115,55 @@ def test_bfloat16_means_autocast_with_float32_weights(model: Any) -> None:
 def test_the_hook_is_gone_afterwards(model: Any) -> None:
     completion_logprobs(model, _batch([0]), 1.0)
     assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 64)
+
+
+def _gradients(model: Any, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of a sum with a weight for each token, so that swapped tokens show."""
+    model.zero_grad()
+    weights = torch.linspace(0.5, 2.0, logprobs.numel()).reshape(logprobs.shape)
+    (logprobs * weights).sum().backward()
+    return {name: value.grad.clone() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_few_rows_at_a_time_is_the_same(
+    model: Any, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = completion_logprobs(model, _batch([0, 1, 2]), temperature, entropy_gradient=True)
+    want = _gradients(model, whole.logprobs + whole.entropies)
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 2 * 64)
+    seen: list[torch.Size] = []
+    handle = model.lm_head.register_forward_hook(lambda _, __, out: seen.append(out.shape))
+    parts = completion_logprobs(model, _batch([0, 1, 2]), temperature, entropy_gradient=True)
+    got = _gradients(model, parts.logprobs + parts.entropies)
+    handle.remove()
+    assert max(shape[1] for shape in seen) == 2
+    torch.testing.assert_close(parts.logprobs, whole.logprobs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(parts.entropies, whole.entropies, rtol=0, atol=1e-6)
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_that_are_capped_behind_the_head_stay_capped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    capped = Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            initializer_range=1.0,
+            final_logit_softcapping=2.0,
+        )
+    ).eval()
+    whole = completion_logprobs(capped, _batch([0, 1, 2]), 1.0).logprobs
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 64)
+    parts = completion_logprobs(capped, _batch([0, 1, 2]), 1.0).logprobs
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)

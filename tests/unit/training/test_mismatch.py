@@ -21,6 +21,9 @@ def test_definitions() -> None:
     expected = {
         "sampling/sampling_logp_difference/mean": 0.5,
         "sampling/sampling_logp_difference/max": 1.0,
+        "sampling/importance_sampling_ratio/min": math.exp(-1.0),
+        "sampling/importance_sampling_ratio/mean": (math.exp(0.5) + math.exp(-1.0) + 1) / 3,
+        "sampling/importance_sampling_ratio/max": math.exp(0.5),
         "rollout_corr/kl": 0.5 / 3,  # of engine to trainer: sampling − old
         "rollout_corr/k3_kl": (np.exp(d) - d - 1).mean(),
         "rollout_corr/chi2_token": np.exp(2 * d).mean() - 1,

@@ -129,3 +129,14 @@ def test_damaged_moments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "moments.safetensors").write_bytes(b"\x10\x00")
     with pytest.raises(ArtifactError, match="is not an optimizer state"):
         read_optimizer_state(tmp_path)
+
+
+def test_a_resumed_optimizer_counts_on_the_device_of_its_weights() -> None:
+    """Fused AdamW on CUDA reads the counter there. What nobody places lands, in this test, on `meta`."""
+    parameters = _parameters()
+    state = _steps(parameters, settings_of(), OptimizerState(), 2)
+    with torch.device("meta"):
+        resumed = make_optimizer(parameters, settings_of(), state)
+    for parameter in parameters.values():
+        counter = resumed.state[parameter]["step"]
+        assert (counter.device, float(counter)) == (parameter.device, 2.0)

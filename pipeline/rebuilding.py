@@ -1,0 +1,123 @@
+"""Pruned policies made again: the updates after the last policy that was kept, from their stored inputs.
+
+Each update runs with the settings and threads it was recorded with, on the tables it read, and must give the policy
+and the optimizer state it gave then. The code is today's; an update that it would do otherwise is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import (
+    FOLDERS,
+    Facts,
+    path_of,
+    read_folder,
+    read_json,
+    read_table,
+    write_folder,
+)
+from pipeline.atomic import replacing
+from pipeline.code import SCRATCH
+from pipeline.config import BASE_KEY, Params, Runtime
+from pipeline.errors import RollbookError
+from pipeline.plan import load_stage
+from pipeline.stage import Context, Inputs
+
+WORK = SCRATCH / "rebuilt"
+STAGE = "update_policy"
+
+
+def updates_to(key: str, params: Params) -> list[str]:
+    """Iterations whose updates lead from the last kept policy to that of `key`; none if it is kept itself."""
+    found: list[str] = []
+    while key in params.sealed and not params.sealed[key].kept:
+        found.append(key)
+        key = params.sealed[key].previous
+    return found[::-1]
+
+
+def rebuild(key: str, params: Params) -> None:
+    """Puts the pruned policy and optimizer state of `key` back in their place, byte for byte.
+
+    Raises:
+        RollbookError: if an update gives another policy than it gave then.
+        ArtifactError: if a stored input is missing or damaged.
+    """
+    shutil.rmtree(WORK, ignore_errors=True)
+    try:
+        for each in updates_to(key, params):
+            _update(each, params)
+        for kind in FOLDERS:
+            with replacing(path_of(kind, key)) as temporary:
+                shutil.move(_made(kind, key), temporary)
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+
+
+def _update(key: str, params: Params) -> None:
+    """Runs one update again; what its predecessor made is removed when it is done."""
+    stage, info = load_stage(STAGE), read_json(path_of(f"run_info/{STAGE}", key))
+    settings = stage.settings.model_validate(info["settings"])
+    context = Context(key, _runtime(info), STAGE)
+    tables, folders, facts = {}, {}, {}
+    for item in stage.inputs:
+        if not item.was_read(info["inputs"]):
+            continue
+        path = item.path(key, params)
+        if item.kind in FOLDERS:
+            made = _made(item.kind, path.name)
+            folders[item.label] = made if made.exists() else path
+            facts[item.label] = read_folder(folders[item.label], item.kind)
+        else:
+            tables[item.label], facts[item.label] = read_table(path, item.kind)
+    _compare(key, "read", facts, info["inputs"], info)
+    outputs = stage.run(settings, Inputs(tables, folders, facts), context)
+    read = {label: fact.content_hash for label, fact in facts.items()}
+    made_now = {
+        item.label: write_folder(
+            outputs.folders[item.label],
+            item.kind,
+            key,
+            read,
+            info["digest"],
+            at=_made(item.kind, key),
+        )
+        for item in stage.outputs
+        if item.kind in FOLDERS
+    }
+    _compare(key, "made", made_now, info["outputs"], info)
+    for kind in FOLDERS:
+        if (before := params.sealed[key].previous) != BASE_KEY:
+            shutil.rmtree(_made(kind, before), ignore_errors=True)
+
+
+def _runtime(info: dict[str, Any]) -> Runtime:
+    """As recorded; `auto` threads are those that were used."""
+    recorded = {
+        name: value for name, value in info["runtime"].items() if name in Runtime.model_fields
+    }
+    used = info["runtime"].get("threads_used")
+    return Runtime.model_validate({**recorded, **({} if used is None else {"threads": used})})
+
+
+def _made(kind: str, key: str) -> Path:
+    return WORK / kind / key
+
+
+def _compare(
+    key: str, did: str, now: dict[str, Facts], then: dict[str, str], info: dict[str, Any]
+) -> None:
+    for label, facts in now.items():
+        if facts.content_hash != then[label]:
+            where = (
+                f"{info['environment'].get('cpu')}, {info['runtime'].get('threads_used')} threads"
+            )
+            torch = info["environment"].get("packages", {}).get("torch")
+            raise RollbookError(
+                f"{STAGE}@{key}: {did} other {label} than then ({facts.content_hash[:12]}, then {then[label][:12]}); "
+                "nothing was put in place",
+                f"it ran with torch {torch} on {where}; the same code, packages and processor give the same bytes",
+            )

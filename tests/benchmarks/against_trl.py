@@ -1,0 +1,286 @@
+"""Whole iterations beside TRL's, alternating in one run: SmolLM2, the same prompts, sizes, optimizer and threads.
+
+Rollbook's iteration is `rollbook iterate` and `dvc repro` of one more iteration: every program, import, table, hash,
+checkpoint and MLflow included. TRL's is an optimizer step of a trainer that stays in memory and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+import pipeline.examples
+from pipeline.config import Recipe
+from tests.benchmarks.tables import markdown
+from tests.e2e.projects import commit, edit_params, environment, make_project, repro
+
+PAIRS = 5
+"""Measured iterations of each; one more goes before, to warm up."""
+THREADS = 2
+PHASES = ("generation", "update", "all")
+TRL_VERSION = "1.16"
+EXAMPLE = Path(pipeline.examples.__file__).parent / "smollm2.yaml"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One iteration.
+
+    Attributes:
+        seconds: of each of `PHASES`.
+        tokens: completion tokens.
+        peak_mib: largest resident memory of a process.
+    """
+
+    seconds: dict[str, float]
+    tokens: int
+    peak_mib: float
+
+
+def report(pairs: int = PAIRS) -> str:
+    """Tables for float32, bfloat16, and float32 without skipping rollouts whose gradient is 0."""
+    sections = [
+        _compared("float32", pairs),
+        _compared("bfloat16", pairs),
+        _compared("float32", pairs, skip_zero_gradient=False),
+    ]
+    return (
+        f"## Beside TRL {TRL_VERSION}\n\nSmolLM2-135M-Instruct, 8 prompts × 8 answers × at most 24 tokens, GRPO "
+        "without KL, learning rate 2e-6, fused AdamW in float32, no gradient checkpointing, "
+        f"{THREADS} threads; {pairs} iterations of each, alternating. Rollbook's are whole runs of `dvc repro`, with "
+        "checkpoint, hashes and MLflow; TRL's keep nothing. Ratios are Rollbook / TRL of neighbouring iterations: "
+        "median, smallest and largest.\n\n" + "\n\n".join(sections)
+    )
+
+
+def _compared(precision: str, pairs: int, **update: Any) -> str:
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        project = _project(folder / "project", precision, **update)
+        with _Trl(folder, project, precision, pairs + 1) as trl:
+            both = [(trl.step(), _iteration(project, place + 1)) for place in range(pairs + 1)][1:]
+        floor = _floor(project, [own for _, own in both])
+    theirs, own = zip(*both, strict=True)
+    rows = [
+        [
+            phase,
+            *(f"{_median(each, phase):.1f}" for each in (theirs, own)),
+            *(
+                f"{statistics.median(cost.tokens / cost.seconds[phase] for cost in each):.0f}"
+                for each in (theirs, own)
+            ),
+            _spread([b.seconds[phase] / a.seconds[phase] for a, b in both]),
+        ]
+        for phase in PHASES
+    ]
+    memory = [max(cost.peak_mib for cost in each) for each in (theirs, own)]
+    rows.append(
+        [
+            "peak memory, MiB",
+            *(f"{each:,.0f}" for each in memory),
+            "–",
+            "–",
+            f"{memory[1] / memory[0]:.2f}",
+        ]
+    )
+    title = f"{precision}" + "".join(
+        f", {name}: {str(value).lower()}" for name, value in update.items()
+    )
+    head = ["phase", "TRL, s", "Rollbook, s", "TRL, tokens/s", "Rollbook, tokens/s", "ratio"]
+    return f"### {title}\n\n{markdown(head, rows)}\n\n{floor}"
+
+
+def _project(folder: Path, precision: str, **update: Any) -> Path:
+    """The shipped example, without evaluation."""
+    make_project(folder, shrink=False)
+    shutil.copy(EXAMPLE, folder / "params.yaml")
+    recipe: dict[str, Any] = {"recipes__grpo__update_policy__precision": precision}
+    if precision == "bfloat16":
+        recipe["recipes__grpo__generate_rollouts__engine__dtype"] = "bfloat16"
+    for name, value in update.items():
+        recipe[f"recipes__grpo__update_policy__{name}"] = value
+    edit_params(
+        folder,
+        iterations={"i0001": _item(1)},
+        runtime__threads=THREADS,
+        data__evaluation={},
+        **recipe,
+    )
+    commit(folder, "SmolLM2")
+    repro(folder, "init_policy")
+    return folder
+
+
+def _item(number: int) -> dict[str, Any]:
+    return {
+        "previous": f"i{number - 1:04d}",
+        "recipe": "grpo",
+        "reference": "i0000",
+        "evaluate": False,
+    }
+
+
+def _iteration(project: Path, number: int) -> Cost:
+    """One more iteration."""
+    edit_params(project, **{f"iterations__i{number:04d}": _item(number)})
+    started = time.perf_counter()
+    repro(project)
+    whole = time.perf_counter() - started
+    info = {
+        folder.name: json.loads((folder / f"i{number:04d}.json").read_text(encoding="utf-8"))
+        for folder in (project / "artifacts" / "run_info").iterdir()
+        if (folder / f"i{number:04d}.json").exists()
+    }
+    return Cost(
+        {
+            "generation": info["generate_rollouts"]["seconds"]["total"],
+            "update": info["update_policy"]["seconds"]["total"],
+            "all": whole,
+        },
+        sum(bar["amount"] for bar in info["generate_rollouts"]["progress"]),
+        max(each["peak_memory_mb"] for each in info.values()),
+    )
+
+
+class _Trl:
+    """TRL's trainer in a process of its own, stepped from here."""
+
+    def __init__(self, folder: Path, project: Path, precision: str, steps: int) -> None:
+        recipe = Recipe.model_validate(_recipe(project))
+        prompts = _prompts(project, recipe.prepare_prompts.prompts_per_iteration * steps)
+        settings = {
+            "model": str(project / "artifacts/policies/i0000"),
+            "prompts": prompts,
+            "steps": steps,
+            "rows": recipe.prepare_prompts.prompts_per_iteration
+            * recipe.generate_rollouts.group_size,
+            "group_size": recipe.generate_rollouts.group_size,
+            "max_completion_tokens": recipe.generate_rollouts.max_completion_tokens,
+            "learning_rate": recipe.update_policy.learning_rate,
+            "precision": precision,
+            "threads": THREADS,
+            "scratch": str(folder / "trl"),
+        }
+        file = folder / "trl.json"
+        file.write_text(json.dumps(settings), encoding="utf-8")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.trl_steps", str(file)],
+            env={**environment(), "OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "trl.log").open("w"),
+            text=True,
+        )
+        self._log = folder / "trl.log"
+        self._read("ready")
+
+    def __enter__(self) -> _Trl:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def step(self) -> Cost:
+        """One optimizer step."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("step\n")
+        self._process.stdin.flush()
+        found = json.loads(self._read())
+        seconds = {name: found[name] for name in ("generation", "update")}
+        return Cost({**seconds, "all": found["seconds"]}, found["tokens"], found["peak_mib"])
+
+    def _read(self, wanted: str = "") -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(wanted or "{"):
+            raise RuntimeError(f"TRL ended: {self._log.read_text(encoding='utf-8')[-2000:]}")
+        return line
+
+
+def _prompts(project: Path, count: int) -> list[dict[str, Any]]:
+    """Training prompts as TRL takes them."""
+    from pipeline.artifacts import read_table
+
+    table, _ = read_table(project / "artifacts/data/train.parquet", "data")
+    rows = table.select(["messages", "reference_answer"]).slice(0, count).to_pylist()
+    return [
+        {"prompt": row["messages"], "reference_answer": row["reference_answer"]} for row in rows
+    ]
+
+
+def _recipe(project: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    document = YAML(typ="safe").load((project / "params.yaml").read_text(encoding="utf-8"))
+    return dict(document["recipes"]["grpo"])
+
+
+def _floor(project: Path, costs: Sequence[Cost]) -> str:
+    """What the multiplications alone would take at the speed that matrices of the model's size reach here and now."""
+    from pipeline.dataset import load
+
+    torch.set_num_threads(THREADS)
+    config = json.loads((project / "artifacts/policies/i0000/config.json").read_text())
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    head = width * config["vocab_size"]
+    kv = config["num_key_value_heads"] * config["head_dim"]
+    body = config["num_hidden_layers"] * (2 * width * width + 2 * width * kv + 3 * width * inner)
+    with contextlib.chdir(project):
+        table = load("rollouts", join=("prompts", "updates"))
+    last = table.filter(table["iteration"] == table["iteration"].max())
+    completion = last["completion_token_ids"].list.len()
+    distinct = last.unique("prompt_id")["prompt_token_ids"].list.len().sum()
+    generated = distinct * 2 * body + completion.sum() * 2 * (body + head)
+    trained = last.filter(last["trained"])
+    own = trained["completion_token_ids"].list.len().sum()
+    prompts = trained.unique("prompt_id")["prompt_token_ids"].list.len().sum()
+    updated = 3 * 2 * ((own + prompts) * body + own * head)
+    speed = {
+        name: _speed(width, inner, rows) for name, rows in (("generation", 64), ("update", 512))
+    }
+    floor = {"generation": generated / speed["generation"], "update": updated / speed["update"]}
+    shown = ", ".join(
+        f"{name} {seconds:.1f} s at {speed[name] / 1e9:.0f} GFLOP/s"
+        for name, seconds in floor.items()
+    )
+    took = costs[-1].seconds
+    return (
+        f"Floor of the last iteration, multiplications alone at the speed of `linear` in float32: {shown}; it took "
+        f"{took['generation']:.1f} s and {took['update']:.1f} s, programs and imports included."
+    )
+
+
+def _speed(width: int, inner: int, rows: int) -> float:
+    """Floating-point operations per second of a matrix product of the model's size, best of several."""
+    given, weights = torch.randn(rows, width), torch.randn(inner, width)
+    best = float("inf")
+    for _ in range(50):
+        started = time.perf_counter()
+        torch.nn.functional.linear(given, weights)
+        best = min(best, time.perf_counter() - started)
+    return 2 * rows * width * inner / best
+
+
+def _median(costs: Sequence[Cost], phase: str) -> float:
+    return statistics.median(cost.seconds[phase] for cost in costs)
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+
+
+if __name__ == "__main__":
+    print(report(*map(int, sys.argv[1:])))
