@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params, PromptFormat
-from pipeline.dvc_lock import LOCK_FILE, output_md5s
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
 from pipeline.params import read_yaml
 from pipeline.plan import (
@@ -25,7 +25,6 @@ from pipeline.plan import (
 )
 from pipeline.sealed import run_settings
 
-RESCORE_LOCK_FILE = Path("rescores/dvc.lock")
 LARGE_POLICY_PARAMETERS = 10_000_000
 HIGH_LEARNING_RATE = 1e-5
 SHOWN_CHANGES = 6
@@ -154,7 +153,7 @@ def waiting_rescores(
     params: Params,
     plan: Mapping[str, Any],
     lock_file: Path = LOCK_FILE,
-    rescore_lock_file: Path = RESCORE_LOCK_FILE,
+    rescore_lock_file: Path = RESCORES_LOCK_FILE,
 ) -> dict[str, list[str]]:
     """Iterations by entry of `rescores:` that `rollbook rescore --stage` would score now: those whose tables are there
     and whose rewards, estimator, code or tables changed since, or that were never asked.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LOCK_FILE = Path("dvc.lock")
+RESCORES_LOCK_FILE = Path("rescores/dvc.lock")
 
 
 def output_md5s(lock_file: Path = LOCK_FILE) -> dict[str, str]:

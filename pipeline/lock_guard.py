@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.code import SCRATCH
+from pipeline.dvc_lock import LOCK_FILE
 
-LOCK_FILE = Path("dvc.lock")
 PIPELINE_FILE = Path("dvc.yaml")
 GOOD_COPY = SCRATCH / "dvc.lock"
 MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")

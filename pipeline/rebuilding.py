@@ -7,6 +7,7 @@ and the optimizer state it gave then. The code is today's; an update that it wou
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,7 @@ from pipeline.artifacts import (
     FOLDERS,
     Facts,
     path_of,
-    read_folder,
     read_json,
-    read_table,
     write_folder,
 )
 from pipeline.atomic import replacing
@@ -24,7 +23,7 @@ from pipeline.code import SCRATCH
 from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import RollbookError
 from pipeline.plan import load_stage
-from pipeline.stage import Context, Inputs
+from pipeline.stage import Context
 
 WORK = SCRATCH / "rebuilt"
 STAGE = "update_policy"
@@ -62,20 +61,10 @@ def _update(key: str, params: Params) -> None:
     stage, info = load_stage(STAGE), read_json(path_of(f"run_info/{STAGE}", key))
     settings = stage.settings.model_validate(info["settings"])
     context = Context(key, _runtime(info), STAGE)
-    tables, folders, facts = {}, {}, {}
-    for item in stage.inputs:
-        if not item.was_read(info["inputs"]):
-            continue
-        path = item.path(key, params)
-        if item.kind in FOLDERS:
-            made = _made(item.kind, path.name)
-            folders[item.label] = made if made.exists() else path
-            facts[item.label] = read_folder(folders[item.label], item.kind)
-        else:
-            tables[item.label], facts[item.label] = read_table(path, item.kind)
-    _compare(key, "read", facts, info["inputs"], info)
-    outputs = stage.run(settings, Inputs(tables, folders, facts), context)
-    read = {label: fact.content_hash for label, fact in facts.items()}
+    inputs = stage.read(key, params, _made_or_stored)
+    _compare(key, "read", inputs.facts, info["inputs"], info)
+    outputs = stage.run(settings, inputs, context)
+    read = {label: fact.content_hash for label, fact in inputs.facts.items()}
     made_now = {
         item.label: write_folder(
             outputs.folders[item.label],
@@ -103,12 +92,17 @@ def _runtime(info: dict[str, Any]) -> Runtime:
     return Runtime.model_validate({**recorded, **({} if used is None else {"threads": used})})
 
 
+def _made_or_stored(kind: str, path: Path) -> Path:
+    made = _made(kind, path.name)
+    return made if made.exists() else path
+
+
 def _made(kind: str, key: str) -> Path:
     return WORK / kind / key
 
 
 def _compare(
-    key: str, did: str, now: dict[str, Facts], then: dict[str, str], info: dict[str, Any]
+    key: str, did: str, now: Mapping[str, Facts], then: dict[str, str], info: dict[str, Any]
 ) -> None:
     for label, facts in now.items():
         if facts.content_hash != then[label]:

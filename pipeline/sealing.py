@@ -21,6 +21,7 @@ from pipeline import checking, lock_guard
 from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.atomic import TEMPORARY_PREFIX, replacing
 from pipeline.config import BASE_KEY, Iteration, Params
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
 from pipeline.lock_text import entries_of, lock_of, without
 from pipeline.params import parse_yaml, read_text, read_yaml, write_text
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 PART = re.compile(r"([A-Za-z]+)([0-9]{4})(?:-\1([0-9]{4}))?")
 COMMAND = "rollbook seal"
 PIPELINE_FILE = Path("dvc.yaml")
-LOCK_FILE = Path("dvc.lock")
-RESCORES_LOCK = Path("rescores/dvc.lock")
 LOOP = "${iterations}"
 SHOWN = 5
 
@@ -153,7 +152,7 @@ def finish(part: str) -> None:
     if keys & (read_yaml().get("iterations") or {}).keys():
         write_text(without_entries(read_text(), "iterations", keys))
     names = entries_of(files_of(part)[1].read_text(encoding="utf-8")).keys()
-    for lock in (LOCK_FILE, RESCORES_LOCK):
+    for lock in (LOCK_FILE, RESCORES_LOCK_FILE):
         _shorten(lock, names)
     lock_guard.remember()
     _prune(part, content["pruned"])
@@ -265,8 +264,8 @@ def _entries(keys: Sequence[str], params: Params) -> dict[str, str]:
     locked = entries_of(LOCK_FILE.read_text(encoding="utf-8"))
     names = [f"{name}@{key}" for key in keys for name in looped]
     found = {name: locked[name] for name in names if name in locked}
-    if RESCORES_LOCK.exists():
-        locked = entries_of(RESCORES_LOCK.read_text(encoding="utf-8"))
+    if RESCORES_LOCK_FILE.exists():
+        locked = entries_of(RESCORES_LOCK_FILE.read_text(encoding="utf-8"))
         names = [f"{RESCORE_STAGE}@{name}-{key}" for key in keys for name in params.rescores]
         found |= {name: locked[name] for name in names if name in locked}
     return found

@@ -286,7 +286,7 @@ class Stage(Generic[Settings]):
             dependencies = dependencies_of(self, settings)
             self._check_plan(key, dependencies)
             clock = _Clock()
-            inputs = self._read(key, params)
+            inputs = self.read(key, params)
             context = Context(key, params.runtime, self.name, dependencies.digest)
             clock.lap("inputs")
             outputs = self.run(settings, inputs, context)
@@ -323,14 +323,26 @@ class Stage(Generic[Settings]):
                 "run `dvc repro` again",
             )
 
-    def _read(self, key: str, params: Params) -> Inputs:
+    def read(
+        self, key: str, params: Params, place: Callable[[str, Path], Path] = lambda _, path: path
+    ) -> Inputs:
+        """Its inputs at iteration `key`, checked.
+
+        Args:
+            key: of the iteration.
+            params: of the project.
+            place: where an artifact of a kind lies that belongs at a path.
+
+        Raises:
+            ArtifactError: if one is missing, damaged, or of another kind or iteration.
+        """
         tables: dict[str, pa.Table] = {}
         folders: dict[str, Path] = {}
         facts: dict[str, Facts] = {}
         for item in self.inputs:
             if item.under and not is_adapter(folders[item.under]):
                 continue
-            path = item.path(key, params)
+            path = place(item.kind, item.path(key, params))
             if item.kind in FOLDERS:
                 folders[item.label], facts[item.label] = path, _folder_facts(path, item)
             else:

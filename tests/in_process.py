@@ -17,7 +17,7 @@ TRAINING_STAGES = ITERATION_STAGES[:-1]
 def run_stage(name: str, key: str, params: Params) -> Outputs:
     """Runs a stage at an iteration and writes what it made; metrics too."""
     stage = load_stage(name)
-    inputs = stage._read(key, params)
+    inputs = stage.read(key, params)
     outputs = stage.run(stage.settings.of(params, key), inputs, Context(key, params.runtime, name))
     stage._write(
         key, outputs, {label: fact.content_hash for label, fact in inputs.facts.items()}, ""

@@ -99,11 +99,29 @@ class RolloutEngine(Component):
     ) -> Iterator[list[Completion]]:
         """The completions of some of `batches(requests)`, one batch after the other, each as soon as it is done.
 
-        An engine with several batches overrides this; see `generate` for arguments and errors.
+        See `generate` for arguments and errors.
         """
         for places in batches:
             asked = [requests[place] for place in places]
             yield self.generate(policy, asked, sampling, runtime, on_tokens)
+
+
+class BatchedEngine(RolloutEngine):
+    """An engine with batches of its own: it says `batches` and `generate_batches`, and `generate` is all of them."""
+
+    def generate(
+        self,
+        policy: Path,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        runtime: Runtime,
+        on_tokens: Callable[[int, int], None],
+    ) -> list[Completion]:
+        batches = self.batches(requests, runtime)
+        return in_order(
+            batches,
+            self.generate_batches(policy, requests, batches, sampling, runtime, on_tokens),
+        )
 
 
 def in_order(

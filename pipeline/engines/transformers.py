@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import PositiveInt
 
 from pipeline.config import PromptFormat
-from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, in_order
+from pipeline.engines.base import BatchedEngine, Completion, GenerationRequest
 from pipeline.engines.limits import refuse_too_long
 from pipeline.prompting import PromptRenderer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.engines.decoding import Decoder
 
 
-class Transformers(RolloutEngine):
+class Transformers(BatchedEngine):
     """Generates in this process, on the device of the stage.
 
     Log-probs are those of the distribution after temperature and truncation; greedy rows report theirs under the same.
@@ -38,20 +38,6 @@ class Transformers(RolloutEngine):
 
     def agrees_with_trainer(self, precision: str) -> bool:
         return self.dtype == precision == "float32"
-
-    def generate(
-        self,
-        policy: Path,
-        requests: Sequence[GenerationRequest],
-        sampling: Sampling,
-        runtime: Runtime,
-        on_tokens: Callable[[int, int], None],
-    ) -> list[Completion]:
-        batches = self.batches(requests, runtime)
-        return in_order(
-            batches,
-            self.generate_batches(policy, requests, batches, sampling, runtime, on_tokens),
-        )
 
     def batches(
         self,
@@ -82,12 +68,20 @@ class Transformers(RolloutEngine):
         renderer = PromptRenderer(policy, PromptFormat())
         refuse_too_long(requests, sampling.max_completion_tokens, renderer, policy)
 
-        decoder = self.opened(policy, sampling, runtime)
+        decoder = self.opened(policy, renderer, sampling, runtime)
         for places in batches:
             yield decoder.complete([requests[place] for place in places], on_tokens)
 
-    def opened(self, policy: Path, sampling: Sampling, runtime: Runtime) -> Decoder:
+    def opened(
+        self, policy: Path, renderer: PromptRenderer, sampling: Sampling, runtime: Runtime
+    ) -> Decoder:
         """The policy loaded and ready to generate.
+
+        Args:
+            policy: a Hugging Face folder.
+            renderer: of this policy; knows its stop tokens.
+            sampling: temperature, truncation and length limit.
+            runtime: device and threads.
 
         Raises:
             PolicyError: if the folder cannot be loaded.
@@ -100,5 +94,4 @@ class Transformers(RolloutEngine):
         from pipeline.engines.lean.model import make_lean
 
         make_lean(model)
-        renderer = PromptRenderer(policy, PromptFormat())
         return Decoder(model, sampling, renderer.stop_token_ids, renderer.pad_token_id)

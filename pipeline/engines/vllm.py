@@ -26,20 +26,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import PositiveInt
 
 from pipeline.config import PromptFormat
-from pipeline.engines.base import (
-    Completion,
-    FinishReason,
-    GenerationRequest,
-    RolloutEngine,
-    in_order,
-)
+from pipeline.engines.base import BatchedEngine, Completion, FinishReason, GenerationRequest
 from pipeline.engines.containment import environment, torch_state
 from pipeline.engines.limits import refuse_too_long
 from pipeline.engines.replicas import Replica, generate_in_replicas, shares
 from pipeline.errors import PolicyError
 from pipeline.policies.adapters import CONFIG_FILE, base_folder, is_adapter
-from pipeline.policies.loading import check_policy_folder, stored_dtype
-from pipeline.process import processors
+from pipeline.policies.loading import check_policy_folder, stored_dtype, threads_of
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
@@ -80,7 +73,7 @@ Complete = Callable[
 """Requests, sampling, stop token ids and a progress callback in; completions out."""
 
 
-class Vllm(RolloutEngine):
+class Vllm(BatchedEngine):
     """Generates with vLLM: continuous batching, paged and shared KV cache. How it uses the machine is `runtime.vllm`.
 
     Greedy rows report log-probs of temperature 1 without truncation: vLLM knows no others for them.
@@ -100,20 +93,6 @@ class Vllm(RolloutEngine):
         """See `Model.cautions`."""
         missing = importlib.util.find_spec("vllm") is None
         return [f"engine vllm needs the package vllm: {INSTALL}"] if missing else []
-
-    def generate(
-        self,
-        policy: Path,
-        requests: Sequence[GenerationRequest],
-        sampling: Sampling,
-        runtime: Runtime,
-        on_tokens: Callable[[int, int], None],
-    ) -> list[Completion]:
-        batches = self.batches(requests, runtime)
-        return in_order(
-            batches,
-            self.generate_batches(policy, requests, batches, sampling, runtime, on_tokens),
-        )
 
     def batches(self, requests: Sequence[GenerationRequest], runtime: Runtime) -> list[list[int]]:
         """The requests in their order."""
@@ -158,7 +137,7 @@ class Vllm(RolloutEngine):
         on_tokens: Callable[[int, int], None],
     ) -> list[Completion]:
         """Offline vLLM has no data parallelism within one process."""
-        threads = processors() if runtime.threads == "auto" else runtime.threads
+        threads = threads_of(runtime)
         with environment(ENVIRONMENT):
             _imported()
             on_cpu = _refuse_other_device(runtime.device)
@@ -193,7 +172,7 @@ class Vllm(RolloutEngine):
         whole = base_folder(policy) if is_adapter(policy) else policy
         check_policy_folder(whole)
         dtype = stored_dtype(whole) if self.dtype == "stored" else self.dtype
-        threads = processors() if runtime.threads == "auto" else runtime.threads
+        threads = threads_of(runtime)
         with (
             environment(ENVIRONMENT),
             torch_state(threads, compiles=not runtime.vllm.enforce_eager),

@@ -224,12 +224,13 @@ def _inject(
         raise PolicyError(
             f"LoRA needs the package peft: {error}", f"install it: {INSTALL}"
         ) from None
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=alpha,  # type: ignore[arg-type]
-        target_modules=modules,
-        task_type="CAUSAL_LM",
-    )
+    options: dict[str, Any] = {  # peft says that alpha is a whole number, and takes any
+        "r": rank,
+        "lora_alpha": alpha,
+        "target_modules": modules,
+        "task_type": "CAUSAL_LM",
+    }
+    config = LoraConfig(**options)
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter(

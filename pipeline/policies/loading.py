@@ -41,6 +41,11 @@ _attention: str | None = None
 """Of the models loaded from now on; set by `prepare_torch`, like torch's own settings."""
 
 
+def threads_of(runtime: Runtime) -> int:
+    """Threads to compute with; `auto` is one per processor."""
+    return processors() if runtime.threads == "auto" else runtime.threads
+
+
 def prepare_torch(runtime: Runtime) -> torch.device:
     """Makes torch deterministic, sets its threads and how models attend, and returns the device to compute on.
 
@@ -55,7 +60,7 @@ def prepare_torch(runtime: Runtime) -> torch.device:
     _attention = runtime.attn_implementation
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.set_num_threads(processors() if runtime.threads == "auto" else runtime.threads)
+    torch.set_num_threads(threads_of(runtime))
     if torch.get_num_interop_threads() != 1:
         with contextlib.suppress(RuntimeError):  # too late once parallel work has begun
             torch.set_num_interop_threads(1)

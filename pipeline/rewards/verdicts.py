@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 
 from pipeline.artifacts import ROOT
 from pipeline.code import SCRATCH
-from pipeline.dvc_lock import output_md5s
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 
 COLUMN_SUFFIX = "_verdicts"
 FILE = SCRATCH / "verdicts.sqlite"
 CACHE = Path(".dvc/cache/files/md5")
-LOCK_FILES = (Path("dvc.lock"), Path("rescores/dvc.lock"))
+LOCK_FILES = (LOCK_FILE, RESCORES_LOCK_FILE)
 KINDS = ("scores", "evaluations", "rescores")
 """Artifacts whose tables may hold verdicts."""
 LOCK_SECONDS = 60.0

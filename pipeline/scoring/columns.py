@@ -11,12 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import RewardError
+from pipeline.ragged import IntArray
 from pipeline.rewards.base import Reward
 from pipeline.rewards.logged import NUMBERS, TEXTS, TRUTHS, is_column
 from pipeline.rewards.outcomes import Scored
 from pipeline.schemas import evaluations, rescores, scores
 from pipeline.schemas.base import STEP_REWARDS
-from pipeline.scoring.inputs import IntArray
 
 TAKEN = frozenset({*scores.SCHEMA.columns, *evaluations.SCHEMA.columns, *rescores.SCHEMA.columns})
 """Columns of the tables that scores are put in; a reward cannot log under these names."""

@@ -9,12 +9,10 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipeline.errors import ArtifactError
+from pipeline.ragged import IntArray
 from pipeline.rewards.base import RewardInput
-
-IntArray = NDArray[np.int64]
 
 PROMPT_COLUMNS = ("messages", "prompt", "reference_answer")
 ROLLOUT_COLUMNS = (

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from pipeline.errors import RewardError
 from pipeline.process import processors
+from pipeline.ragged import IntArray
 from pipeline.registry import build
 from pipeline.rewards.base import Reward, RewardInput, limit_of, parts_of
 from pipeline.rewards.outcomes import OnRows, prepare, scored
 from pipeline.scoring.columns import Gathered, described_error, logged_columns, step_column
-from pipeline.scoring.inputs import IntArray, ids_at, packed, rows_at, scoring_order
+from pipeline.scoring.inputs import ids_at, packed, rows_at, scoring_order
 from pipeline.scoring.totals import weighted_total
 from pipeline.scoring.workers import Chunk, Workers
 

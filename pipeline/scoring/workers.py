@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import RewardError
+from pipeline.ragged import IntArray
 from pipeline.rewards.base import Reward, limit_of
 from pipeline.rewards.outcomes import Scored
-from pipeline.scoring.inputs import IntArray
 from pipeline.scoring.marks import SIZE, Call, Mark
 
 PROGRAM = (

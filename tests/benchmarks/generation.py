@@ -129,7 +129,10 @@ def _requests(policy: Path, number: int) -> list[GenerationRequest]:
 
 
 def _own(policy: Path, dtype: Dtype, _stack: ExitStack) -> Generate:
-    decoder = Transformers(name="transformers", dtype=dtype).opened(policy, SAMPLING, RUNTIME)
+    renderer = PromptRenderer(policy, PromptFormat())
+    decoder = Transformers(name="transformers", dtype=dtype).opened(
+        policy, renderer, SAMPLING, RUNTIME
+    )
 
     def generate(number: int) -> int:
         made = decoder.complete(_requests(policy, number), lambda _rows, _tokens: None)

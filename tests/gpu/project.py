@@ -202,7 +202,7 @@ class Project:
         settings = settings.model_copy(
             update={"update": settings.update.model_copy(update=changed)}
         )
-        inputs = stage._read("float0001", self.params)
+        inputs = stage.read("float0001", self.params)
         context = Context("float0001", self.params.runtime, "update_policy")
         outputs = stage.run(settings, inputs, context)
         with TemporaryDirectory() as folder:

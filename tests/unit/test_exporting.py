@@ -44,7 +44,7 @@ def project_of(folder: Path) -> Path:
 def recorded(name: str, key: str, params: Params) -> None:
     """Runs a stage as its program does, without a plan: hashing all code for every step takes longer than the step."""
     stage = load_stage(name)
-    settings, inputs = stage.settings.of(params, key), stage._read(key, params)
+    settings, inputs = stage.settings.of(params, key), stage.read(key, params)
     context = Context(key, params.runtime, name)
     outputs = stage.run(settings, inputs, context)
     read = {label: fact.content_hash for label, fact in inputs.facts.items()}

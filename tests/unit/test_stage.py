@@ -21,7 +21,7 @@ def _read(hashed: bool) -> Inputs:
         run=lambda *_: Outputs(),
         inputs=(Input("optimizers", key="previous", hashed=hashed),),
     )
-    return stage._read("i0002", parse_params(shipped()))
+    return stage.read("i0002", parse_params(shipped()))
 
 
 def _write(folder: Path) -> None:
