@@ -8,15 +8,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import json
 import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-SCRATCH = Path(".dvc/tmp/rollbook")
-"""Caches and locks; safe to delete."""
+from pipeline.hashing import sha256_of
+from pipeline.scratch import HashCache
+
 CODE_HASH_VERSION = f"1-{sys.version_info.major}.{sys.version_info.minor}"
 """Raise the first number when `_analysed` changes: hashes that were kept would be stale."""
 FRAME = frozenset(
@@ -33,6 +33,8 @@ FRAME = frozenset(
         "dataset",
         "checking",
         "lock_guard",
+        "scratch",
+        "fork_client",
         "lean_imports",
         "artifacts",
         "lineage",
@@ -47,7 +49,7 @@ nothing. Settings count through their values, which are part of every digest."""
 
 def code_hashes(roots: Iterable[Path]) -> dict[str, str]:
     """Hashes, by path, of `roots` and all they import in the repository; comments and docstrings do not count."""
-    known = _HashCache(SCRATCH / f"code-{CODE_HASH_VERSION}.json")
+    known = HashCache(f"code-{CODE_HASH_VERSION}.json")
     hashes: dict[str, str] = {}
     waiting = sorted({root.resolve() for root in roots}, reverse=True)
     while waiting:
@@ -143,47 +145,5 @@ def _display(file: Path) -> str:
 
 
 def hash_of_file(file: Path) -> str:
-    """SHA-256 of a data file, remembered by size and time of change."""
-    if not file.is_file():
-        return "missing"
-    stat = file.stat()
-    mark = f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-    known = _HashCache(SCRATCH / "files.json")
-    if entry := known.get(mark):
-        return str(entry["hash"])
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    known.put(mark, {"hash": digest})
-    known.save()
-    return digest
-
-
-class _HashCache:
-    """A small JSON file of hashes that were computed before. A lost or damaged one is only slower."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.changed = False
-        try:
-            self.entries: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self.entries = {}
-
-    def get(self, mark: str) -> dict[str, Any] | None:
-        return self.entries.get(mark)
-
-    def put(self, mark: str, entry: dict[str, Any]) -> dict[str, Any]:
-        self.entries[mark] = entry
-        self.changed = True
-        return entry
-
-    def save(self) -> None:
-        if not self.changed:
-            return
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.file.with_suffix(".new")
-            temporary.write_text(json.dumps(self.entries), encoding="utf-8")
-            temporary.replace(self.file)
-        except OSError:
-            pass
+    """SHA-256 of a data file, or `missing`."""
+    return sha256_of(file) if file.is_file() else "missing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.scratch import HashCache
+
+LARGE = 1 << 23
+"""Bytes from which on the hash of a file is remembered; a smaller one takes milliseconds."""
+LARGE_FILES = "large_files.json"
+_remembering = threading.Lock()
 FACTS_FILE = "rollbook.json"
 """Inside a policy or optimizer folder: its digest and what it was made from."""
 
@@ -74,15 +81,38 @@ def _type_name(dtype: pa.DataType) -> str:
     return str(dtype)
 
 
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file. That of a large one is remembered by inode, size and time of change, as DVC and Git do it:
+    a policy is read in every stage, and `rollbook verify` reads it in any case.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    stat = file.stat()
+    if stat.st_size < LARGE:
+        return _sha256(file)
+    mark = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+    if (digest := HashCache(LARGE_FILES).get(mark)) is None:
+        digest = _sha256(file)
+        with _remembering:
+            known = HashCache(LARGE_FILES)
+            known.put(mark, digest)
+            known.save()
+    return str(digest)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def folder_digest(folder: Path) -> str:
     """SHA-256 over names and contents of all files but `rollbook.json`."""
     sha = hashlib.sha256()
     for file in files_in(folder):
         if file.name == FACTS_FILE and file.parent == folder:
             continue
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        sha.update(f"{file.relative_to(folder).as_posix()}:{digest};".encode())
+        sha.update(f"{file.relative_to(folder).as_posix()}:{sha256_of(file)};".encode())
     return sha.hexdigest()
 
 

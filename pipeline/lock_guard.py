@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.code import SCRATCH
 from pipeline.dvc_lock import LOCK_FILE
+from pipeline.scratch import SCRATCH
 
 PIPELINE_FILE = Path("dvc.yaml")
 GOOD_COPY = SCRATCH / "dvc.lock"

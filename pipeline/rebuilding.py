@@ -19,10 +19,10 @@ from pipeline.artifacts import (
     write_folder,
 )
 from pipeline.atomic import replacing
-from pipeline.code import SCRATCH
 from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import RollbookError
 from pipeline.plan import load_stage
+from pipeline.scratch import SCRATCH
 from pipeline.stage import Context
 
 WORK = SCRATCH / "rebuilt"

@@ -17,13 +17,14 @@ import datetime
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from pipeline import lean_imports, lineage, lock_guard
+from pipeline import fork_client, lean_imports, lineage, lock_guard
 from pipeline.artifacts import (
     FOLDERS,
     NAMED_TABLES,
@@ -40,7 +41,6 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.code import SCRATCH
 from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
 from pipeline.params import read_params
@@ -55,8 +55,11 @@ from pipeline.plan import (
 from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
+from pipeline.scratch import SCRATCH
 
 Settings = TypeVar("Settings", bound=StageSettings)
+WRITTEN_AT_ONCE = 2
+"""Outputs written side by side: while a policy is hashed, the optimizer state is on its way to the disk."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,7 @@ class Stage(Generic[Settings]):
         run: the pure function.
         inputs, outputs: tables and folders; metrics and run_info are written for every stage.
         pandas_later: whether it runs code that may hand pandas objects to pyarrow, such as a user's rewards.
+        torch_follows: whether stages that need torch come after it, so that a fork server is worth its start.
         of_rescores: whether it runs once per re-score of params.yaml and iteration.
         rescore: name of the re-score at hand, see `for_rescore`.
     """
@@ -197,6 +201,7 @@ class Stage(Generic[Settings]):
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     pandas_later: bool = False
+    torch_follows: bool = False
     of_rescores: bool = False
     rescore: str = ""
 
@@ -282,6 +287,8 @@ class Stage(Generic[Settings]):
                 raise ConfigError(
                     [Problem("--iteration", f"is required; {nearest('', params.iterations)}")]
                 )
+            if self.torch_follows and params.runtime.fork_server:
+                fork_client.start_server()
             settings = self.settings.of(params, key, self.rescore)
             dependencies = dependencies_of(self, settings)
             self._check_plan(key, dependencies)
@@ -352,18 +359,15 @@ class Stage(Generic[Settings]):
     def _write(
         self, key: str, outputs: Outputs, inputs: Mapping[str, str], settings: str
     ) -> dict[str, Facts]:
-        facts = {}
-        for item in self.outputs:
+        def write(item: Output) -> Facts:
             place = key if item.key == "own" else item.key
             if item.kind in FOLDERS:
-                facts[item.label] = write_folder(
-                    outputs.folders[item.label], item.kind, place, inputs, settings
-                )
-            else:
-                facts[item.label] = write_table(
-                    outputs.tables[item.label], item.kind, place, inputs, settings
-                )
-        return facts
+                return write_folder(outputs.folders[item.label], item.kind, place, inputs, settings)
+            return write_table(outputs.tables[item.label], item.kind, place, inputs, settings)
+
+        with ThreadPoolExecutor(WRITTEN_AT_ONCE) as pool:
+            written = pool.map(write, self.outputs)
+            return {item.label: facts for item, facts in zip(self.outputs, written, strict=True)}
 
     def _run_info(
         self,

@@ -3,11 +3,13 @@
 import os
 import sys
 
+from pipeline.fork_client import run_forked
 from pipeline.lean_imports import import_pandera
 from pipeline.process import die_with_parent
 
 if "DVC_STAGE" in os.environ:  # before anything that takes time: DVC may be killed at any moment
     die_with_parent()
+    run_forked()
 try:
     import_pandera()
 except ModuleNotFoundError as error:

@@ -174,6 +174,7 @@ STAGE = Stage(
         Input("history", key="previous"),
     ),
     outputs=(Output("prompts"),),
+    torch_follows=True,
 )
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.atomic import replacing
-from pipeline.code import SCRATCH
 from pipeline.engines.base import Completion, GenerationRequest
+from pipeline.scratch import SCRATCH
 
 FOLDER = SCRATCH / "generation"
 DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)

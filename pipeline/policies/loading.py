@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -52,8 +53,7 @@ def prepare_torch(runtime: Runtime) -> torch.device:
     Raises:
         PolicyError: if the device asked for is not there.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
-    os.environ.setdefault("OMP_WAIT_POLICY", OMP_WAITING)
+    _set_environment()
     import torch
 
     global _attention
@@ -76,6 +76,24 @@ def prepare_torch(runtime: Runtime) -> torch.device:
             "allowed: auto, cpu, cuda",
         ) from None
     return device
+
+
+def import_torch() -> None:
+    """Imports torch and transformers, as far as all policies need them, and computes nothing yet.
+
+    Raises:
+        ModuleNotFoundError: if they are not installed.
+    """
+    _set_environment()
+    importlib.import_module("torch._inductor.config")  # wanted by use_deterministic_algorithms
+    with lean_transformers():
+        importlib.import_module("transformers.models.auto.modeling_auto")
+
+
+def _set_environment() -> None:
+    """What libraries read once, when they are loaded."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    os.environ.setdefault("OMP_WAIT_POLICY", OMP_WAITING)
 
 
 def load_model(

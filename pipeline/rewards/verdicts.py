@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import ROOT
-from pipeline.code import SCRATCH
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
+from pipeline.scratch import SCRATCH
 
 COLUMN_SUFFIX = "_verdicts"
 FILE = SCRATCH / "verdicts.sqlite"

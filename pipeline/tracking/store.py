@@ -8,6 +8,7 @@ MLFLOW_TRACKING_URI, if set, wins.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.code import SCRATCH
 from pipeline.errors import ArtifactError, RollbookError, TrackingError
+from pipeline.lean_imports import without
 from pipeline.process import exclusive
+from pipeline.scratch import SCRATCH
 
 if TYPE_CHECKING:
     from mlflow.tracing.client import TracingClient
@@ -97,6 +99,13 @@ def set_aside() -> Path:
             if item.name != REPLACED:
                 item.rename(place / item.name)
         return place
+
+
+def import_mlflow() -> None:
+    """Imports what of MLflow a store on disk needs, and opens nothing yet."""
+    with without("pandas", "polars"):  # mlflow does without them, and is imported a second sooner
+        for name in ("tracking", "tracing.client", "store.tracking.sqlalchemy_store"):
+            importlib.import_module(f"mlflow.{name}")
 
 
 def _connected(experiment: str) -> Store:

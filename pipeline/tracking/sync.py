@@ -11,9 +11,10 @@ from pipeline.lean_imports import without
 from pipeline.sealed import sealed_md5s
 from pipeline.tracking.chains import Chain, read_chains
 from pipeline.tracking.finished import Step
-from pipeline.tracking.store import Store, is_default, opened, set_aside
+from pipeline.tracking.store import Store, import_mlflow, is_default, opened, set_aside
 
-with without("pandas"):  # mlflow does without it, and is imported half a second sooner
+import_mlflow()
+with without("pandas"):
     from pipeline.tracking import chain_runs, iteration_runs, rescore_runs
     from pipeline.tracking.chain_runs import ChainRun
     from pipeline.tracking.rescore_runs import Answers

@@ -1,7 +1,8 @@
 """AdamW whose state is an artifact: moments and master weights as safetensors, counters as JSON, resumed bit by bit.
 
 optimizers/<key>/state.json             {"optimizer_step": steps taken along the chain, "controllers": {name: value}}
-optimizers/<key>/moments.safetensors    exp_avg/<parameter>, exp_avg_sq/<parameter>, float32; absent before a first step
+optimizers/<key>/exp_avg.safetensors    <parameter>, float32; absent before a first step
+optimizers/<key>/exp_avg_sq.safetensors likewise; files apart, so that DVC hashes them side by side
 optimizers/<key>/masters.safetensors    <parameter>, float32; only where the policy itself is stored with fewer bits
 
 torch is imported where it is used: `init_policy` writes the state of a fresh chain without it.
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
     from pipeline.config import UpdatePolicy
 
-MOMENTS_FILE = "moments.safetensors"
 MASTERS_FILE = "masters.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Names of AdamW's moments, in torch and of their files."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,14 @@ def optimizer_state_writer(state: OptimizerState) -> FolderWriter:
         }
         text = json.dumps(counters, sort_keys=True, allow_nan=False)
         (folder / STATE_FILE).write_text(text + "\n", encoding="utf-8")
-        tensors = {MOMENTS_FILE: state.moments, MASTERS_FILE: state.masters}
+        tensors = {MASTERS_FILE: state.masters} | {
+            _file_of(moment): {
+                name.removeprefix(f"{moment}/"): value
+                for name, value in state.moments.items()
+                if name.startswith(f"{moment}/")
+            }
+            for moment in MOMENTS
+        }
         for name, content in tensors.items():
             if content:
                 from safetensors.torch import save_file
@@ -82,7 +90,12 @@ def read_optimizer_state(folder: Path) -> OptimizerState:
     """
     step, controllers = read_state(folder)
     try:
-        moments, masters = (_read_tensors(folder / name) for name in (MOMENTS_FILE, MASTERS_FILE))
+        masters = _read_tensors(folder / MASTERS_FILE)
+        moments = {
+            f"{moment}/{name}": value
+            for moment in MOMENTS
+            for name, value in _read_tensors(folder / _file_of(moment)).items()
+        }
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{folder}: is not an optimizer state: {error}") from error
     return OptimizerState(step, moments, masters, controllers)
@@ -157,6 +170,10 @@ def refuse_other_model(state: OptimizerState, parameters: Mapping[str, torch.nn.
                 f"{name} is {found.get(name, 'missing')}, the policy has {expected.get(name, 'none')}",
                 "start a new chain from this policy, or give the optimizer state that was written with it",
             )
+
+
+def _file_of(moment: str) -> str:
+    return f"{moment}.safetensors"
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:

@@ -1,14 +1,16 @@
 """Whole iterations beside TRL's, alternating in one run: SmolLM2, the same prompts, sizes, optimizer and threads.
 
-Rollbook's iteration is `rollbook iterate` and `dvc repro` of one more iteration: every program, import, table, hash,
-checkpoint and MLflow included. TRL's is an optimizer step of a trainer that stays in memory and keeps nothing.
+Rollbook's iterations are those of one `dvc repro`, which stands still while it is TRL's turn: every program, table,
+hash, checkpoint and MLflow included. TRL's are optimizer steps of a trainer that stays in memory and keeps nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,7 +26,7 @@ import torch
 import pipeline.examples
 from pipeline.config import Recipe
 from tests.benchmarks.tables import markdown
-from tests.e2e.projects import commit, edit_params, environment, make_project, repro
+from tests.e2e.projects import ROOT, commit, edit_params, environment, make_project, repro
 
 PAIRS = 5
 """Measured iterations of each; one more goes before, to warm up."""
@@ -50,28 +52,43 @@ class Cost:
 
 
 def report(pairs: int = PAIRS) -> str:
-    """Tables for float32, bfloat16, and float32 without skipping rollouts whose gradient is 0."""
+    """Tables for float32, bfloat16, float32 without skipping rollouts whose gradient is 0, and the embedded policy."""
     sections = [
         _compared("float32", pairs),
         _compared("bfloat16", pairs),
         _compared("float32", pairs, skip_zero_gradient=False),
+        _embedded(pairs),
     ]
     return (
         f"## Beside TRL {TRL_VERSION}\n\nSmolLM2-135M-Instruct, 8 prompts × 8 answers × at most 24 tokens, GRPO "
         "without KL, learning rate 2e-6, fused AdamW in float32, no gradient checkpointing, "
-        f"{THREADS} threads; {pairs} iterations of each, alternating. Rollbook's are whole runs of `dvc repro`, with "
+        f"{THREADS} threads; {pairs} iterations of each, alternating. Rollbook's are those of one `dvc repro`, with "
         "checkpoint, hashes and MLflow; TRL's keep nothing. Ratios are Rollbook / TRL of neighbouring iterations: "
         "median, smallest and largest.\n\n" + "\n\n".join(sections)
     )
 
 
 def _compared(precision: str, pairs: int, **update: Any) -> str:
+    title = precision + "".join(f", {name}: {str(value).lower()}" for name, value in update.items())
     with TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        project = _project(folder / "project", precision, **update)
-        with _Trl(folder, project, precision, pairs + 1) as trl:
-            both = [(trl.step(), _iteration(project, place + 1)) for place in range(pairs + 1)][1:]
-        floor = _floor(project, [own for _, own in both])
+        project = _smollm2(Path(scratch) / "project", precision, pairs + 3, **update)
+        return f"### {title}\n\n{_alternating(project, precision, pairs)}"
+
+
+def _embedded(pairs: int) -> str:
+    with TemporaryDirectory() as scratch:
+        project = _tiny(Path(scratch) / "project", pairs + 3)
+        return (
+            "### The embedded policy\n\nThe shipped settings, 256 prompts × 8 answers × at most 8 tokens, with one "
+            f"optimizer step and {THREADS} threads.\n\n{_alternating(project, 'float32', pairs)}"
+        )
+
+
+def _alternating(project: Path, precision: str, pairs: int) -> str:
+    """A table of one comparison."""
+    with _Trl(project, precision, pairs + 1) as trl, _Rollbook(project) as run:
+        both = [(trl.step(), run.iteration()) for _ in range(pairs + 1)][1:]
+    floor = _floor(project, [own for _, own in both])
     theirs, own = zip(*both, strict=True)
     rows = [
         [
@@ -95,30 +112,38 @@ def _compared(precision: str, pairs: int, **update: Any) -> str:
             f"{memory[1] / memory[0]:.2f}",
         ]
     )
-    title = f"{precision}" + "".join(
-        f", {name}: {str(value).lower()}" for name, value in update.items()
-    )
     head = ["phase", "TRL, s", "Rollbook, s", "TRL, tokens/s", "Rollbook, tokens/s", "ratio"]
-    return f"### {title}\n\n{markdown(head, rows)}\n\n{floor}"
+    return f"{markdown(head, rows)}\n\n{floor}"
 
 
-def _project(folder: Path, precision: str, **update: Any) -> Path:
-    """The shipped example, without evaluation."""
-    make_project(folder, shrink=False)
-    shutil.copy(EXAMPLE, folder / "params.yaml")
+def _smollm2(folder: Path, precision: str, iterations: int, **update: Any) -> Path:
+    """The shipped example."""
     recipe: dict[str, Any] = {"recipes__grpo__update_policy__precision": precision}
     if precision == "bfloat16":
         recipe["recipes__grpo__generate_rollouts__engine__dtype"] = "bfloat16"
     for name, value in update.items():
         recipe[f"recipes__grpo__update_policy__{name}"] = value
+    return _project(folder, EXAMPLE, iterations, recipe)
+
+
+def _tiny(folder: Path, iterations: int) -> Path:
+    """The shipped settings."""
+    recipe = {"recipes__grpo__update_policy__optimizer_steps": 1}
+    return _project(folder, ROOT / "params.yaml", iterations, recipe)
+
+
+def _project(folder: Path, params: Path, iterations: int, recipe: dict[str, Any]) -> Path:
+    """A project with its base policy, that evaluates nothing."""
+    make_project(folder, shrink=False)
+    shutil.copy(params, folder / "params.yaml")
     edit_params(
         folder,
-        iterations={"i0001": _item(1)},
+        iterations={f"i{number:04d}": _item(number) for number in range(1, iterations + 1)},
         runtime__threads=THREADS,
         data__evaluation={},
         **recipe,
     )
-    commit(folder, "SmolLM2")
+    commit(folder, "A project to compare")
     repro(folder, "init_policy")
     return folder
 
@@ -132,32 +157,69 @@ def _item(number: int) -> dict[str, Any]:
     }
 
 
-def _iteration(project: Path, number: int) -> Cost:
-    """One more iteration."""
-    edit_params(project, **{f"iterations__i{number:04d}": _item(number)})
-    started = time.perf_counter()
-    repro(project)
-    whole = time.perf_counter() - started
-    info = {
-        folder.name: json.loads((folder / f"i{number:04d}.json").read_text(encoding="utf-8"))
-        for folder in (project / "artifacts" / "run_info").iterdir()
-        if (folder / f"i{number:04d}.json").exists()
-    }
-    return Cost(
-        {
-            "generation": info["generate_rollouts"]["seconds"]["total"],
-            "update": info["update_policy"]["seconds"]["total"],
-            "all": whole,
-        },
-        sum(bar["amount"] for bar in info["generate_rollouts"]["progress"]),
-        max(each["peak_memory_mb"] for each in info.values()),
-    )
+class _Rollbook:
+    """One `dvc repro`, which runs only while an iteration of it is asked for.
+
+    An iteration is counted from the prompts of one to the prompts of the next: between those all its stages run.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._number = 1
+        self._process = subprocess.Popen(
+            ["dvc", "repro", "--quiet"],
+            cwd=project,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._until_prompts()
+
+    def __enter__(self) -> _Rollbook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def iteration(self) -> Cost:
+        """One more iteration."""
+        number = self._number
+        self._number += 1
+        started = time.perf_counter()
+        os.killpg(self._process.pid, signal.SIGCONT)
+        self._until_prompts()
+        whole = time.perf_counter() - started
+        info = {
+            folder.name: json.loads((folder / f"i{number:04d}.json").read_text(encoding="utf-8"))
+            for folder in (self._project / "artifacts" / "run_info").iterdir()
+            if (folder / f"i{number:04d}.json").exists()
+        }
+        return Cost(
+            {
+                "generation": info["generate_rollouts"]["seconds"]["total"],
+                "update": info["update_policy"]["seconds"]["total"],
+                "all": whole,
+            },
+            sum(bar["amount"] for bar in info["generate_rollouts"]["progress"]),
+            max(each["peak_memory_mb"] for each in info.values()),
+        )
+
+    def _until_prompts(self) -> None:
+        """Waits for the prompts of the iteration at hand, then lets everything stand still."""
+        made = self._project / f"artifacts/run_info/prepare_prompts/i{self._number:04d}.json"
+        while not made.exists():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"`dvc repro` ended with {self._process.returncode}")
+            time.sleep(0.01)
+        os.killpg(self._process.pid, signal.SIGSTOP)
 
 
 class _Trl:
     """TRL's trainer in a process of its own, stepped from here."""
 
-    def __init__(self, folder: Path, project: Path, precision: str, steps: int) -> None:
+    def __init__(self, project: Path, precision: str, steps: int) -> None:
+        folder = project.parent
         recipe = Recipe.model_validate(_recipe(project))
         prompts = _prompts(project, recipe.prepare_prompts.prompts_per_iteration * steps)
         settings = {

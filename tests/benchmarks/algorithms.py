@@ -21,12 +21,12 @@ from typing import Any
 from pipeline.artifacts import ROOT as ARTIFACTS
 from pipeline.artifacts import path_of, read_json
 from pipeline.atomic import replacing
-from pipeline.code import SCRATCH as PROJECT_SCRATCH
 from pipeline.config import BASE_KEY, Params
 from pipeline.params import parse_params, parse_yaml, read_params, read_yaml, resolve_recipes
 from pipeline.presets import presets, read_preset
 from pipeline.recipe_diff import NOTHING, differences
 from pipeline.recipe_text import Task, recipe_text
+from pipeline.scratch import SCRATCH as PROJECT_SCRATCH
 from tests.benchmarks.tables import markdown
 from tests.in_process import make_base, run_stage, train
 

@@ -207,8 +207,7 @@ class Project:
         outputs = stage.run(settings, inputs, context)
         with TemporaryDirectory() as folder:
             outputs.folders["optimizers"](Path(folder))
-            moments = load_file(Path(folder) / "moments.safetensors")
-        return {name: value for name, value in moments.items() if name.startswith("exp_avg/")}
+            return load_file(Path(folder) / "exp_avg.safetensors")
 
     def generated(
         self, engine: RolloutEngine, requests: Sequence[GenerationRequest]

@@ -72,7 +72,7 @@ def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         state = _steps(_parameters(), settings_of(), OptimizerState(), 2)
         optimizer_state_writer(state)(tmp_path / folder)
-    for name in ("state.json", "moments.safetensors"):
+    for name in ("state.json", "exp_avg.safetensors", "exp_avg_sq.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
@@ -126,7 +126,7 @@ def test_a_folder_that_is_no_state_is_refused(tmp_path: Path, content: str | Non
 
 def test_damaged_moments_are_refused(tmp_path: Path) -> None:
     empty_optimizer_state()(tmp_path)
-    (tmp_path / "moments.safetensors").write_bytes(b"\x10\x00")
+    (tmp_path / "exp_avg.safetensors").write_bytes(b"\x10\x00")
     with pytest.raises(ArtifactError, match="is not an optimizer state"):
         read_optimizer_state(tmp_path)
 

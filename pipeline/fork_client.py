@@ -1,0 +1,99 @@
+"""A stage program handed over to the fork server of this `dvc repro`, which has imported torch and the rest already.
+
+Importing torch, transformers and MLflow takes every stage program seconds, whatever it does then. One process per
+`dvc repro` (`pipeline/fork_server.py`) imports them once; a stage program that finds it sends its arguments, its
+environment and its open files there, and a fork of that process does the work. Without a server a program runs by
+itself, with the same results.
+
+A request is a JSON object behind its length (4 bytes) and the three standard files; the answer is one line with the
+exit status. A byte on the way is a signal to pass on, and a connection that closes kills the fork, so that it lives no
+longer than the program that DVC started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.scratch import SCRATCH
+
+FOLDER = SCRATCH / "fork_server"
+"""As sockets have names of 107 bytes at most, it is used as it stands, from the root of the project."""
+MODULE = "pipeline.fork_server"
+LENGTH_BYTES = 4
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KILLED = 128
+"""Exit statuses above are 128 + signal, as in a shell."""
+
+
+def socket_of(dvc: int) -> Path:
+    """Where the fork server of a DVC process listens, once it has imported all.
+
+    Args:
+        dvc: its process id.
+    """
+    return FOLDER / f"{dvc}.sock"
+
+
+def start_server() -> None:
+    """Starts the fork server of the DVC process that runs this program, if there is none; it ends with DVC."""
+    if sys.platform != "linux" or not _is_stage_of_dvc():
+        return
+    dvc = os.getppid()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError), (FOLDER / f"{dvc}.log").open("x") as log:
+        quiet = subprocess.DEVNULL
+        command = [sys.executable, "-m", MODULE, str(dvc)]
+        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=log, start_new_session=True)
+
+
+def run_forked() -> None:
+    """Runs this program, `python -m stages.<name> …`, in a fork of the server and ends with its exit status.
+
+    Returns if DVC did not start it or there is no server.
+    """
+    if not _is_stage_of_dvc():
+        return
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(os.fspath(socket_of(os.getppid())))
+    except OSError:
+        connection.close()
+        return
+    module, *arguments = sys.orig_argv[2:]
+    request = {"module": module, "arguments": arguments, "environment": dict(os.environ)}
+    body = json.dumps(request).encode()
+    for number in PASSED_ON:
+        signal.signal(number, lambda received, _: _pass_on(connection, received))
+    try:
+        length = len(body).to_bytes(LENGTH_BYTES, "big")
+        socket.send_fds(connection, [length], [0, 1, 2])
+        connection.sendall(body)
+        with connection.makefile("r") as answer:
+            status = answer.readline()
+    except OSError:
+        status = ""
+    if not status:
+        print(
+            f"{module}: its fork server ended; run `dvc repro` again "
+            "(`runtime: {fork_server: false}` does without it)",
+            file=sys.stderr,
+        )
+    os._exit(int(status or 1))
+
+
+def _is_stage_of_dvc() -> bool:
+    """Whether this process is what DVC started: `python -m stages.<name>`, and not a fork or a worker of such."""
+    option, module, *_ = [*sys.orig_argv[1:3], "", ""]
+    return "DVC_STAGE" in os.environ and option == "-m" and module.startswith("stages.")
+
+
+def _pass_on(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):
+        connection.send(bytes([number]))

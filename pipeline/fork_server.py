@@ -1,0 +1,203 @@
+"""Imports what stage programs need, once per `dvc repro`, and runs each of them in a fork of itself.
+
+Started by `pipeline/fork_client.py`, `python -m pipeline.fork_server <process id of DVC>`; ends when DVC does. Nothing
+of the project's own code is passed on to a fork, so that what is edited while DVC runs is read again, as without a
+server. Only libraries that survive a fork are imported: polars does not (its threads are left behind), and nothing
+here touches CUDA.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import runpy
+import selectors
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+from pipeline.fork_client import FOLDER, KILLED, LENGTH_BYTES, socket_of
+from pipeline.lean_imports import import_pandera
+from pipeline.process import COLLECT_AFTER, die_with_parent
+
+OWN_PACKAGES = ("pipeline", "stages")
+LIBRARIES = (
+    "numpy",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pydantic",
+    "ruamel.yaml",
+    "jinja2",
+    "tokenizers",
+    "safetensors",
+)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A stage program at work.
+
+    Attributes:
+        connection: to the program that DVC started; it waits for the exit status.
+        process: the fork that does the work.
+    """
+
+    connection: socket.socket
+    process: ForkProcess
+
+
+class ForkServer:
+    """Listens for stage programs.
+
+    Args:
+        dvc: process id of the DVC that it serves.
+    """
+
+    def __init__(self, dvc: int) -> None:
+        self.address = socket_of(dvc)
+        self._selector = selectors.DefaultSelector()
+        self._dvc = os.pidfd_open(dvc)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._jobs: list[_Job] = []
+
+    def serve(self) -> None:
+        """Runs what is asked for until DVC has ended."""
+        self._listener.bind(os.fspath(self.address))
+        self._listener.listen()
+        self._selector.register(self._dvc, selectors.EVENT_READ, None)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    return
+                key.data()
+
+    def close(self) -> None:
+        """Ends what still runs and takes the address away."""
+        for job in self._jobs:
+            job.process.kill()
+        for file in (self.address, self.address.with_suffix(".log")):
+            file.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        try:
+            length, files, _, _ = socket.recv_fds(connection, LENGTH_BYTES, 3)
+            with connection.makefile("rb") as stream:
+                request = json.loads(stream.read(int.from_bytes(length, "big")))
+        except (OSError, ValueError):  # the program was killed while it asked
+            connection.close()
+            return
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=self._run, args=(request, files, connection))
+        process.start()
+        for file in files:
+            os.close(file)
+        job = _Job(connection, process)
+        self._jobs.append(job)
+        self._watch(process.sentinel, lambda: self._finish(job))
+        self._watch(connection, lambda: self._signal(job))
+
+    def _watch(self, file: int | socket.socket, then: Callable[[], None]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, then)
+
+    def _signal(self, job: _Job) -> None:
+        """Passes signals on; a program that is gone takes its fork along."""
+        try:
+            received = job.connection.recv(16)
+        except OSError:
+            received = b""
+        if not received:
+            self._selector.unregister(job.connection)
+            job.process.kill()
+        for number in received:
+            os.kill(job.process.pid or 0, number)
+
+    def _finish(self, job: _Job) -> None:
+        """Sends the exit status."""
+        self._selector.unregister(job.process.sentinel)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(job.connection)
+        job.process.join()
+        code = job.process.exitcode or 0
+        with contextlib.suppress(OSError):
+            job.connection.sendall(f"{code if code >= 0 else KILLED - code}\n".encode())
+        job.connection.close()
+        job.process.close()
+        self._jobs.remove(job)
+
+    def _run(self, request: dict[str, Any], files: list[int], connection: socket.socket) -> None:
+        """In the fork: becomes the stage program."""
+        die_with_parent()
+        for other in (connection, self._listener, *(job.connection for job in self._jobs)):
+            other.close()
+        self._selector.close()
+        os.close(self._dvc)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        _become(**request)
+
+
+def _become(module: str, arguments: list[str], environment: dict[str, str]) -> None:
+    """Runs a module like `python -m` does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for name in [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]:
+        del sys.modules[name]
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def import_libraries() -> None:
+    """Imports what stage programs import, the way they do; what is not installed stays out."""
+    gc.set_threshold(COLLECT_AFTER)
+    import_pandera()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    from pipeline.policies.loading import import_torch
+    from pipeline.tracking.store import import_mlflow
+
+    import_mlflow()
+    with contextlib.suppress(ModuleNotFoundError):
+        import_torch()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy the pages of every object
+
+
+def main(dvc: int) -> None:
+    """Serves one DVC process."""
+    for left in FOLDER.glob("*.*"):  # by servers that were killed
+        if left.stem.isdigit() and not _lives(int(left.stem)):
+            left.unlink(missing_ok=True)
+    import_libraries()
+    server = ForkServer(dvc)
+    try:
+        server.serve()
+    finally:
+        server.close()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,155 @@
+"""Programs handed to a fork server, as DVC's stages are: this process stands for DVC."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.fork_client import socket_of
+
+if sys.platform != "linux":
+    pytest.skip("a fork server needs Linux", allow_module_level=True)
+
+SERVER = """
+import sys
+from pipeline.fork_server import ForkServer
+server = ForkServer(int(sys.argv[1]))
+server.serve()
+server.close()
+"""
+PROGRAM = """
+import os, signal, sys, time
+from stages import helper
+print(os.getppid(), sys.argv[1:], os.environ.get("MARK"), helper.VALUE, sys.stdin.readline().strip(), flush=True)
+if sys.argv[1] == "wait":
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        sys.exit(130)
+if sys.argv[1] == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def server(project: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server of this process in a project whose only stage is `probe`."""
+    (project / "stages").mkdir()
+    (project / "stages/__init__.py").write_text(
+        "from pipeline.fork_client import run_forked\nrun_forked()\n"
+    )
+    (project / "stages/probe.py").write_text(PROGRAM)
+    (project / "stages/helper.py").write_text("VALUE = 'first'\n")
+    yield from _served(os.getpid())
+
+
+def _served(dvc: int) -> Iterator[subprocess.Popen[bytes]]:
+    socket_of(dvc).parent.mkdir(parents=True, exist_ok=True)
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(dvc)]) as process:
+        _wait(lambda: socket_of(dvc).exists())
+        yield process
+        process.kill()
+    socket_of(dvc).unlink(missing_ok=True)
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "stages.probe", *arguments],
+        env={**os.environ, "DVC_STAGE": "probe", **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ran(*arguments: str, **environment: str) -> tuple[int, str]:
+    process = _started(*arguments, **environment)
+    out, _ = process.communicate("asked\n")
+    return process.returncode, out.strip()
+
+
+def _forks(server: subprocess.Popen[bytes]) -> str:
+    return Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+
+
+def test_a_program_runs_in_a_fork_with_its_own_arguments_environment_and_files(
+    server: subprocess.Popen[bytes],
+) -> None:
+    assert _ran("0", MARK="one") == (0, f"{server.pid} ['0'] one first asked")
+    assert _ran("3", "more", MARK="two") == (3, f"{server.pid} ['3', 'more'] two first asked")
+
+
+def test_code_that_was_edited_is_read_again(server: subprocess.Popen[bytes], project: Path) -> None:
+    assert "first" in _ran("0")[1]
+    (project / "stages/helper.py").write_text("VALUE = 'the second'\n")
+    assert "the second" in _ran("0")[1]
+
+
+def test_a_program_that_is_killed_takes_its_fork_along(server: subprocess.Popen[bytes]) -> None:
+    process = _started("wait")
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("asked\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith(str(server.pid))
+    assert _forks(server)
+    process.kill()
+    process.communicate()
+    _wait(lambda: not _forks(server))
+    assert _ran("0")[0] == 0
+
+
+def test_signals_reach_the_fork_and_a_killed_fork_is_a_failure(
+    server: subprocess.Popen[bytes],
+) -> None:
+    process = _started("wait")
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("asked\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert _ran("die")[0] == 128 + signal.SIGKILL
+
+
+def test_a_server_that_is_gone_is_one_clear_error_or_no_matter(
+    server: subprocess.Popen[bytes],
+) -> None:
+    process = _started("wait")
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("asked\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    server.kill()
+    server.wait()
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "its fork server ended; run `dvc repro` again" in error
+    status, out = _ran("0")  # nobody listens any more: the program runs by itself
+    assert (status, out.split()[0]) == (0, str(os.getpid()))
+
+
+def test_a_server_ends_with_dvc_and_ends_what_runs(project: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as dvc:
+        servers = _served(dvc.pid)
+        process = next(servers)
+        dvc.kill()
+        dvc.wait()
+        assert process.wait(20) == 0
+        assert not socket_of(dvc.pid).exists()
+        for _ in servers:
+            pass
