@@ -4,6 +4,7 @@
 without names all of them are measured.
 
 `python -m tests.benchmarks algorithms` compares the presets instead and writes reports/algorithms.md; it takes hours.
+`python -m tests.benchmarks smollm2` trains SmolLM2 and writes reports/smollm2.md; it takes half an hour.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.benchmarks import (
     scoring,
     sealing,
     seams,
+    smollm2,
 )
 from tests.benchmarks.report import merged, stamped
 
@@ -45,7 +47,9 @@ def main(names: Sequence[str]) -> None:
     """Measures sections by name, none: all. Each is written as soon as it is there."""
     for name in names:
         if name not in SECTIONS:
-            sys.exit(f"there is no section {name!r}; {nearest(name, [*SECTIONS, 'algorithms'])}")
+            sys.exit(
+                f"there is no section {name!r}; {nearest(name, [*SECTIONS, 'algorithms', 'smollm2'])}"
+            )
     done = []
     for name in names or SECTIONS:
         done.append(stamped(SECTIONS[name](), _now_and_here()))
@@ -69,7 +73,8 @@ def _now_and_here() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["algorithms"]:
-        algorithms.main(sys.argv[2:])
+    reports = {"algorithms": algorithms.main, "smollm2": smollm2.main}
+    if sys.argv[1:2] and sys.argv[1] in reports:
+        reports[sys.argv[1]](sys.argv[2:])
     else:
         main(sys.argv[1:])

@@ -8,58 +8,88 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipeline.plan import ITERATION_STAGES
 from tests.benchmarks.tables import markdown
-from tests.e2e.projects import environment, make_project, repro
+from tests.e2e.projects import environment, make_project, output_hashes, repro
 
 ITERATIONS = 4
 LIGHT = ("prepare_prompts", "score_rollouts", "measure_logprobs", "compute_advantages")
 
 
 def report() -> str:
-    """Trains the shipped settings for a few iterations and tables where the seconds go."""
+    """Trains the shipped settings for a few iterations, with and without fork server, and tables where time goes."""
     with TemporaryDirectory() as folder:
-        project = make_project(Path(folder) / "project", shrink=False, iterations=ITERATIONS)
-        started = time.perf_counter()
-        repro(project)
-        whole = time.perf_counter() - started
-        started = time.perf_counter()
-        repro(project)
-        again = time.perf_counter() - started
-        stages = {name: list(_run_infos(project, name)) for name in ITERATION_STAGES}
-        tracked = _track_seconds(project)
-    inside = sum(info["seconds"]["total"] for infos in stages.values() for info in infos)
-    rows = [_row(name, infos, whole) for name, infos in stages.items()]
-    rows.append(
-        ["track_iteration", "–", "–", f"{tracked:.2f}", f"{tracked * ITERATIONS / whole:.0%}"]
-    )
-    between = whole - inside - tracked * ITERATIONS
+        runs = {
+            served: _run(Path(folder) / f"fork_server_{served}", served) for served in (True, False)
+        }
+    served, alone = runs[True], runs[False]
+    rows = [
+        _row(name, served.stages[name], alone.stages[name], served.whole) for name in served.stages
+    ]
     rows.append(
         [
-            "DVC, check, base policy, report",
-            "–",
-            "–",
-            f"{between / ITERATIONS:.2f}",
-            f"{between / whole:.0%}",
+            "track_iteration, DVC, check, report",
+            "",
+            "",
+            f"{served.between:.2f}",
+            f"{alone.between:.2f}",
+            f"{served.between * ITERATIONS / served.whole:.0%}",
         ]
     )
-    table = markdown(
-        ["stage", "to first row", "to first batch", "in all", "share of the run"], rows
-    )
+    head = ["stage", "to first row", "to first batch", "in all", "without fork server", "share"]
     return (
-        f"## Seams\n\n`dvc repro` of {ITERATIONS} iterations of the shipped recipe: {whole:.0f} s; a second one, "
-        f"which runs only `check`: {again:.1f} s ({again / whole:.0%}). Seconds per iteration, median:\n\n{table}\n\n"
-        "*To first row*: from process start until all inputs are read and checked. *To first batch*: until the first "
-        "batch of real work is done (imports of torch and the model's code, loading the policy, the batch itself).\n\n"
-        f"{_imports()}"
+        f"## Seams\n\n`dvc repro` of {ITERATIONS} iterations of the shipped recipe: {served.whole:.0f} s, and "
+        f"{alone.whole:.0f} s with `runtime.fork_server: false` (ratio {served.whole / alone.whole:.2f}; data and base "
+        "policy, made by both the same way, are left out; the same bytes: "
+        f"{'yes' if served.bytes_made == alone.bytes_made else 'NO'}). A second one, which runs only `check`: "
+        f"{served.again:.1f} s. Seconds per iteration, median:\n\n{markdown(head, rows)}\n\n"
+        "*To first row*: from the start of the process or fork until all inputs are read and checked. *To "
+        "first batch*: until the first batch of real work is done (imports of torch and of the model, loading the policy, "
+        f"the batch itself). The first iteration starts the server and waits for its own imports.\n\n{_imports()}"
     )
 
 
-def _row(name: str, infos: list[dict[str, Any]], whole: float) -> list[str]:
+@dataclass(frozen=True)
+class _Run:
+    """One training run.
+
+    Attributes:
+        whole: seconds of its `dvc repro`.
+        again: of another one, which finds nothing to do.
+        stages: run_info of every iteration, by stage.
+        between: seconds per iteration that are in no stage with run_info.
+        bytes_made: md5 of every output but run_info, by path.
+    """
+
+    whole: float
+    again: float
+    stages: dict[str, list[dict[str, Any]]]
+    between: float
+    bytes_made: dict[str, str]
+
+
+def _run(project: Path, fork_server: bool) -> _Run:
+    make_project(project, shrink=False, iterations=ITERATIONS, runtime__fork_server=fork_server)
+    repro(project, "evaluate_base")
+    started = time.perf_counter()
+    repro(project)
+    whole = time.perf_counter() - started
+    started = time.perf_counter()
+    repro(project)
+    again = time.perf_counter() - started
+    stages = {name: list(_run_infos(project, name)) for name in ITERATION_STAGES}
+    inside = sum(info["seconds"]["total"] for infos in stages.values() for info in infos)
+    return _Run(whole, again, stages, (whole - inside) / ITERATIONS, output_hashes(project))
+
+
+def _row(
+    name: str, infos: list[dict[str, Any]], alone: list[dict[str, Any]], whole: float
+) -> list[str]:
     first_row = statistics.median(
         info["seconds"]["startup"] + info["seconds"]["inputs"] for info in infos
     )
@@ -69,26 +99,25 @@ def _row(name: str, infos: list[dict[str, Any]], whole: float) -> list[str]:
         for bar in info["progress"][:1]
         if bar["first_at"] is not None
     ]
-    total = statistics.median(info["seconds"]["total"] for info in infos)
+    total, other = (
+        statistics.median(info["seconds"]["total"] for info in each) for each in (infos, alone)
+    )
     share = sum(info["seconds"]["total"] for info in infos) / whole
     first_batch = f"{statistics.median(batches):.2f}" if batches and name not in LIGHT else "–"
-    return [name, f"{first_row:.2f}", first_batch, f"{total:.2f}", f"{share:.0%}"]
+    return [
+        name,
+        f"{first_row:.2f}",
+        first_batch,
+        f"{total:.2f}",
+        f"{other:.2f}",
+        f"{share:.0%}",
+    ]
 
 
 def _run_infos(project: Path, stage: str) -> Iterator[dict[str, Any]]:
     for path in sorted((project / "artifacts" / "run_info" / stage).glob("i*.json")):
         if path.stem != "i0000":
             yield json.loads(path.read_text())
-
-
-def _track_seconds(project: Path) -> float:
-    command = ["python", "-m", "stages.track_iteration", "--iteration", f"i{ITERATIONS:04d}"]
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        subprocess.run(command, cwd=project, env=environment(), check=True, capture_output=True)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
 
 
 def _imports() -> str:
