@@ -9,6 +9,7 @@ artifacts/run_info/<stage>/<key>.json     what varies from run to run
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import math
@@ -219,7 +220,9 @@ def write_folder(
             write(temporary)
         except (RollbookError, OSError):
             raise
-        except Exception as error:  # safetensors has errors of its own for a full disk
+        except Exception as error:  # safetensors has errors of its own
+            if f"(os error {errno.ENOSPC})" in str(error):
+                raise OSError(errno.ENOSPC, str(error)) from error
             raise ArtifactError(
                 f"{path}: cannot be written: {type(error).__name__}: {error}"
             ) from error

@@ -48,8 +48,8 @@ def report() -> str:
         "policy, made by both the same way, are left out; the same bytes: "
         f"{'yes' if served.bytes_made == alone.bytes_made else 'NO'}). A second one, which runs only `check`: "
         f"{served.again:.1f} s. Seconds per iteration, median:\n\n{markdown(head, rows)}\n\n"
-        "*To first row*: from the start of the process or fork until all inputs are read and checked. *To "
-        "first batch*: until the first batch of real work is done (imports of torch and of the model, loading the policy, "
+        "*To first row*: from the start of the process or fork until all inputs are read and checked. *To first "
+        "batch*: until the first batch of real work is done (imports of torch and of the model, loading the policy, "
         f"the batch itself). The first iteration starts the server and waits for its own imports.\n\n{_imports()}"
     )
 

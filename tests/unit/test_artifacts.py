@@ -165,6 +165,19 @@ def test_a_disk_that_is_full_for_safetensors(project: Path) -> None:
     assert list((project / "artifacts" / "policies").iterdir()) == []
 
 
+def test_a_full_disk_is_named_whatever_library_met_it(project: Path) -> None:
+    """The words are those of safetensors 0.6 on a disk that was full."""
+
+    def full(folder: Path) -> None:
+        raise RuntimeError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
+
+    with pytest.raises(ArtifactError, match="no space left on the disk") as caught:
+        write_folder(full, "policies", "i0001")
+    assert "nothing was lost" in caught.value.hint
+
+
 def test_folder_replaces_the_old_one_and_notices_changes(project: Path) -> None:
     write_folder(lambda folder: (folder / "a").write_text("1") and None, "policies", "i0001")
     facts = write_folder(
