@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.hashing import sha256_of
+from pipeline.hashing import remembered_sha256_of
 from pipeline.scratch import HashCache
 
 CODE_HASH_VERSION = f"1-{sys.version_info.major}.{sys.version_info.minor}"
@@ -146,4 +146,4 @@ def _display(file: Path) -> str:
 
 def hash_of_file(file: Path) -> str:
     """SHA-256 of a data file, or `missing`."""
-    return sha256_of(file) if file.is_file() else "missing"
+    return remembered_sha256_of(file) if file.is_file() else "missing"

@@ -82,28 +82,31 @@ def _type_name(dtype: pa.DataType) -> str:
 
 
 def sha256_of(file: Path) -> str:
-    """SHA-256 of a file. That of a large one is remembered by inode, size and time of change, as DVC and Git do it:
-    a policy is read in every stage, and `rollbook verify` reads it in any case.
+    """SHA-256 of a file's bytes, hex.
 
     Raises:
         OSError: if it cannot be read.
     """
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def remembered_sha256_of(file: Path) -> str:
+    """The same; that of a large file is remembered by inode, size and time of change, as DVC and Git do it.
+
+    Every stage looks at a policy. What is to find a flipped bit reads the bytes: `sha256_of`.
+    """
     stat = file.stat()
     if stat.st_size < LARGE:
-        return _sha256(file)
+        return sha256_of(file)
     mark = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
     if (digest := HashCache(LARGE_FILES).get(mark)) is None:
-        digest = _sha256(file)
+        digest = sha256_of(file)
         with _remembering:
             known = HashCache(LARGE_FILES)
             known.put(mark, digest)
             known.save()
     return str(digest)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def folder_digest(folder: Path) -> str:
@@ -112,7 +115,7 @@ def folder_digest(folder: Path) -> str:
     for file in files_in(folder):
         if file.name == FACTS_FILE and file.parent == folder:
             continue
-        sha.update(f"{file.relative_to(folder).as_posix()}:{sha256_of(file)};".encode())
+        sha.update(f"{file.relative_to(folder).as_posix()}:{remembered_sha256_of(file)};".encode())
     return sha.hexdigest()
 
 

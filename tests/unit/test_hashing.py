@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from pipeline.hashing import content_hash, folder_digest
+from pipeline.hashing import content_hash, folder_digest, remembered_sha256_of, sha256_of
 
 TABLE = pa.table(
     {
@@ -58,3 +59,18 @@ def test_folder_digest_sees_names_and_bytes_but_not_its_own_facts(tmp_path: Path
     (tmp_path / "sub" / "b").write_text("2")
     (tmp_path / "sub" / "b").rename(tmp_path / "sub" / "c")
     assert folder_digest(tmp_path) != digest
+
+
+def test_a_large_file_is_read_once_until_it_changes(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.hashing.LARGE", 4)
+    file = project / "weights"
+    file.write_bytes(b"12345678")
+    first = remembered_sha256_of(file)
+    assert first == sha256_of(file)
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr("pipeline.hashing.sha256_of", lambda _: pytest.fail("was read again"))
+        assert remembered_sha256_of(file) == first
+    file.write_bytes(b"12345679")
+    assert remembered_sha256_of(file) == sha256_of(file) != first
