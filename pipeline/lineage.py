@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 import resource
@@ -12,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from pipeline.process import installed_versions
 
 PACKAGES = (
     "rollbook",
@@ -39,7 +40,7 @@ CHANGES_WITH_EVERY_RUN = ("dvc.lock", "reports/summary.json", "reports/curves.cs
 def environment() -> dict[str, Any]:
     """Packages, interpreter, machine and state of the repository, as JSON values."""
     return {
-        "packages": _packages(),
+        "packages": installed_versions(PACKAGES),
         "python": platform.python_version(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
@@ -54,16 +55,6 @@ def peak_memory_mb() -> float:
     """Largest resident memory of this process so far, MiB."""
     scale = 1024 if sys.platform == "darwin" else 1
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale / 1024, 1)
-
-
-def _packages() -> dict[str, str]:
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _cpu_model() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -24,9 +25,10 @@ class HashCache:
         self.file = SCRATCH / name
         self.changed = False
         try:
-            self.entries: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
+            known = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self.entries = {}
+            known = None
+        self.entries: dict[str, Any] = known if isinstance(known, dict) else {}
 
     def get(self, mark: str) -> Any:
         """What is known under a mark, or None."""
@@ -42,11 +44,12 @@ class HashCache:
         """Writes what is new; where that is not possible, it is forgotten."""
         if not self.changed:
             return
+        temporary = self.file.with_suffix(f".{os.getpid()}.new")
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.file.with_suffix(f".{os.getpid()}.new")
             kept = list(self.entries.items())[-MOST:]
             temporary.write_text(json.dumps(dict(kept)), encoding="utf-8")
             temporary.replace(self.file)
         except OSError:
-            pass
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)

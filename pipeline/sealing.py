@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 PART = re.compile(r"([A-Za-z]+)([0-9]{4})(?:-\1([0-9]{4}))?")
 COMMAND = "rollbook seal"
-PIPELINE_FILE = Path("dvc.yaml")
 LOOP = "${iterations}"
 SHOWN = 5
 
@@ -259,7 +258,7 @@ def definitions_of(sealing: Sealing, params: Params, plan: Mapping[str, Any]) ->
 
 def _entries(keys: Sequence[str], params: Params) -> dict[str, str]:
     """Entries of the lock files that belong to iterations, those of stored re-scores among them."""
-    stages = read_yaml(PIPELINE_FILE)["stages"]
+    stages = read_yaml(lock_guard.PIPELINE_FILE)["stages"]
     looped = [name for name, said in stages.items() if said.get("foreach") == LOOP]
     locked = entries_of(LOCK_FILE.read_text(encoding="utf-8"))
     names = [f"{name}@{key}" for key in keys for name in looped]

@@ -386,6 +386,7 @@ class Stage(Generic[Settings]):
             + (f" --rescore {self.rescore}" if self.rescore else ""),
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             "seconds": clock.laps,
+            "forked": fork_client.is_fork(),
             "peak_memory_mb": lineage.peak_memory_mb(),
             "runtime": {**context.runtime.model_dump(mode="json"), "threads_used": _threads_used()},
             "environment": lineage.environment(),

@@ -75,6 +75,11 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
     with context.progress(total, "rollouts", "tokens") as bar:
         record = PolicyUpdate(model, rows, loop, state).run(bar.update)
     stored = written_dtype(previous, update)
+    if stored != "float32" and update.lora is None and settings.correction is None:
+        context.warn(
+            f"the policy is stored in {stored} and trained in float32: what generates samples from rounded weights; "
+            "update_policy.rollout_correction can weigh that"
+        )
     masters = masters_of(trained_parameters(model), stored)
     if record.controllers.follows_kl:
         kl = record.mean_kl if update.loss.needs_reference else _reward_kl(settings, inputs)

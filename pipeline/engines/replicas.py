@@ -113,3 +113,6 @@ def _serve(end: Connection, replica: Replica) -> None:
         end.send(("made", made))
     except RollbookError as error:
         end.send(("failed", str(error)))
+    except Exception as error:  # whatever vLLM meets; the traceback goes to the log of the stage
+        end.send(("failed", f"{type(error).__name__}: {error}"))
+        raise

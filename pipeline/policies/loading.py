@@ -6,7 +6,6 @@ Imports stay out of the module's top: `check` looks through this folder without 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import json
 import math
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import PolicyError
+from pipeline.hashing import sha256_of
 from pipeline.policies.adapters import OWN_FILES as ADAPTER_FILES
 from pipeline.policies.adapters import attach_stored, base_folder, is_adapter, merge
 from pipeline.process import processors
@@ -200,10 +200,7 @@ def runs_own_code(folder: Path) -> bool:
 
 def code_in(folder: Path) -> dict[str, str]:
     """SHA-256 of the Python files of a folder, by name."""
-    return {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(folder.glob("*.py"))
-    }
+    return {file.name: sha256_of(file) for file in sorted(folder.glob("*.py"))}
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
@@ -311,7 +308,10 @@ def _quiet_transformers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lean_transformers() -> Iterator[None]:
-    """While transformers is imported, packages it does not need here look as if they were not installed."""
+    """While transformers is imported, packages it does not need here look as if they were not installed.
+
+    Afterwards it finds them again, for code of the user's that wants them.
+    """
     hidden = [name for name in NOT_NEEDED_BY_TRANSFORMERS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
@@ -319,3 +319,6 @@ def lean_transformers() -> Iterator[None]:
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
+            checked = getattr(sys.modules.get("transformers.utils"), f"is_{name}_available", None)
+            if checked is not None:
+                checked.cache_clear()

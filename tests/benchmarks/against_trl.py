@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-import pipeline.examples
 from pipeline.config import Recipe
-from tests.benchmarks.tables import markdown
+from tests.benchmarks.smollm2 import EXAMPLE
+from tests.benchmarks.tables import markdown, spread
 from tests.e2e.projects import ROOT, commit, edit_params, environment, make_project, repro
 
 PAIRS = 5
@@ -33,7 +33,6 @@ PAIRS = 5
 THREADS = 2
 PHASES = ("generation", "update", "all")
 TRL_VERSION = "1.16"
-EXAMPLE = Path(pipeline.examples.__file__).parent / "smollm2.yaml"
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def report(pairs: int = PAIRS) -> str:
     ]
     return (
         f"## Beside TRL {TRL_VERSION}\n\nSmolLM2-135M-Instruct, 8 prompts × 8 answers × at most 24 tokens, GRPO "
-        "without KL, learning rate 2e-6, fused AdamW in float32, no gradient checkpointing, "
+        "without KL, temperature 0.7, learning rate 1e-5, fused AdamW in float32, no gradient checkpointing, "
         f"{THREADS} threads; {pairs} iterations of each, alternating. Rollbook's are those of one `dvc repro`, with "
         "checkpoint, hashes and MLflow; TRL's keep nothing. Ratios are Rollbook / TRL of neighbouring iterations: "
         "median, smallest and largest.\n\n" + "\n\n".join(sections)
@@ -98,7 +97,7 @@ def _alternating(project: Path, precision: str, pairs: int) -> str:
                 f"{statistics.median(cost.tokens / cost.seconds[phase] for cost in each):.0f}"
                 for each in (theirs, own)
             ),
-            _spread([b.seconds[phase] / a.seconds[phase] for a, b in both]),
+            spread([b.seconds[phase] / a.seconds[phase] for a, b in both]),
         ]
         for phase in PHASES
     ]
@@ -158,7 +157,7 @@ def _item(number: int) -> dict[str, Any]:
 
 
 class _Rollbook:
-    """One `dvc repro`, which runs only while an iteration of it is asked for.
+    """One `dvc repro`, which runs only while an iteration of it is asked for (its fork server waits by itself).
 
     An iteration is counted from the prompts of one to the prompts of the next: between those all its stages run.
     """
@@ -230,6 +229,7 @@ class _Trl:
             * recipe.generate_rollouts.group_size,
             "group_size": recipe.generate_rollouts.group_size,
             "max_completion_tokens": recipe.generate_rollouts.max_completion_tokens,
+            "temperature": recipe.generate_rollouts.temperature,
             "learning_rate": recipe.update_policy.learning_rate,
             "precision": precision,
             "threads": THREADS,
@@ -338,10 +338,6 @@ def _speed(width: int, inner: int, rows: int) -> float:
 
 def _median(costs: Sequence[Cost], phase: str) -> float:
     return statistics.median(cost.seconds[phase] for cost in costs)
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 
 if __name__ == "__main__":

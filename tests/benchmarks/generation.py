@@ -23,7 +23,7 @@ from pipeline.engines.transformers import Transformers
 from pipeline.engines.vllm import Vllm
 from pipeline.policies.smollm2 import Smollm2
 from pipeline.prompting import PromptRenderer
-from tests.benchmarks.tables import markdown
+from tests.benchmarks.tables import markdown, spread
 from tests.e2e.projects import environment
 
 PROMPTS, GROUP_SIZE, TOKENS = 8, 8, 24
@@ -62,8 +62,7 @@ def _compared(policy: Path, dtype: Dtype, rounds: int) -> str:
     for name in names:
         ratios = [each[name] / each[PLAIN] for each in measured]
         speed = statistics.median(1 / each[name] for each in measured)
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
-        rows.append([name, f"{speed:.0f}", "–" if name == PLAIN else spread])
+        rows.append([name, f"{speed:.0f}", "–" if name == PLAIN else spread(ratios)])
     return f"### {dtype}\n\n{markdown(['', 'tokens/s', 'ratio'], rows)}"
 
 

@@ -45,11 +45,12 @@ class Run:
     """One trained project.
 
     Attributes:
-        evaluations: of every evaluated policy, metrics by iteration.
-        updates: of every iteration, metrics of its stages.
+        seed: of params.yaml.
+        evaluations: metrics of every evaluated policy, by iteration.
+        rewards: mean training reward by iteration.
         infos: run_info by stage, in the order of iterations; without the base policy's.
         minutes: from the first stage of the run to the end of the last evaluation.
-        disk: bytes of the project before and after sealing.
+        disk: bytes of the project before and after sealing; None: it was sealed already.
         answers: prompt, reference answer and the greedy answers of the first, middle and last policy.
     """
 
@@ -58,7 +59,7 @@ class Run:
     rewards: dict[str, float]
     infos: dict[str, list[dict[str, Any]]]
     minutes: float
-    disk: tuple[int, int]
+    disk: tuple[int | None, int]
     answers: list[list[str]]
 
 
@@ -86,7 +87,7 @@ def _trained(folder: Path, seed: int) -> Path:
 def _read(project: Path) -> Run:
     with contextlib.chdir(project):
         params = read_params()
-        whole = _bytes(project)
+        whole = None if params.sealed else _bytes(project)
         if not params.sealed:
             command = ["rollbook", "seal", SEALED, "--keep", KEPT]
             subprocess.run(command, env=environment(), check=True)
@@ -194,7 +195,7 @@ def _times(runs: Sequence[Run]) -> Iterator[str]:
     ]
     rows.append(
         [
-            "DVC, MLflow, data, base policy",
+            "DVC, MLflow, data, base policy and its evaluation",
             *("" for _ in runs),
             *(f"{60 * run.minutes - own:.0f}" for run, own in zip(runs, inside, strict=True)),
         ]
@@ -207,7 +208,7 @@ def _times(runs: Sequence[Run]) -> Iterator[str]:
     ]
     minutes = " and ".join(f"{run.minutes:.1f}" for run in runs)
     disk = " and ".join(f"{run.disk[1] / GIB:.1f} GiB" for run in runs)
-    before = " and ".join(f"{run.disk[0] / GIB:.1f} GiB" for run in runs)
+    before = " and ".join(f"{run.disk[0] / GIB:.1f} GiB" for run in runs if run.disk[0])
     yield (
         f"## Time and disk\n\n{minutes} minutes for 20 iterations and five evaluations. Seconds:\n\n"
         f"{markdown(head, rows)}\n\nOn disk after `rollbook seal {SEALED} --keep {KEPT}`: {disk} (before: {before}), "

@@ -86,7 +86,7 @@ def main(settings_file: str) -> None:
             per_device_train_batch_size=settings["rows"],
             num_generations=settings["group_size"],
             max_completion_length=settings["max_completion_tokens"],
-            temperature=1.0,
+            temperature=settings["temperature"],
             beta=0.0,
             loss_type="grpo",
             learning_rate=settings["learning_rate"],

@@ -155,3 +155,19 @@ def test_experiments_with_and_without_the_queue(copy: Path) -> None:
     shown = json.loads(run(copy, "dvc", "exp", "show", "--json").stdout)
     text = json.dumps(shown)
     assert "direct" in text and "queued" in text and '"state": "Failed"' not in text
+
+
+def test_with_and_without_a_fork_server_the_same_bytes(copy: Path) -> None:
+    steps = [f"{name}@i0002" for name in ("generate_rollouts", "score_rollouts", "update_policy")]
+
+    def forked() -> set[bool]:
+        places = (step.replace("@", "/") for step in steps)
+        files = (copy / f"artifacts/run_info/{place}.json" for place in places)
+        return {json.loads(file.read_text())["forked"] for file in files}
+
+    before = output_hashes(copy)
+    assert forked() == {True}
+    edit_params(copy, runtime__fork_server=False)
+    repro(copy, "--force", "--single-item", *steps)
+    assert forked() == {False}
+    assert output_hashes(copy) == before
