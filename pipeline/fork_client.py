@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 from pipeline.scratch import SCRATCH
 
@@ -27,6 +28,7 @@ FOLDER = SCRATCH / "fork_server"
 """As sockets have names of 107 bytes at most, it is used as it stands, from the root of the project."""
 MODULE = "pipeline.fork_server"
 LENGTH_BYTES = 4
+STANDARD_FILES = (0, 1, 2)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 128
 """Exit statuses above are 128 + signal, as in a shell."""
@@ -46,11 +48,20 @@ def start_server() -> None:
     if sys.platform != "linux" or not _is_stage_of_dvc():
         return
     dvc = os.getppid()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError), (FOLDER / f"{dvc}.log").open("x") as log:
+    with contextlib.suppress(OSError), _new_log(dvc) as log:
         quiet = subprocess.DEVNULL
         command = [sys.executable, "-m", MODULE, str(dvc)]
         subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=log, start_new_session=True)
+
+
+def _new_log(dvc: int) -> IO[str]:
+    """What marks that a server was started for this DVC.
+
+    Raises:
+        OSError: if there is one already, or the folder cannot be written.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    return (FOLDER / f"{dvc}.log").open("x")
 
 
 def run_forked() -> None:
@@ -60,6 +71,11 @@ def run_forked() -> None:
     """
     if not _is_stage_of_dvc():
         return
+    for number in STANDARD_FILES:
+        try:
+            os.fstat(number)
+        except OSError:  # closed; the socket would take its place
+            os.open(os.devnull, os.O_RDWR)
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(os.fspath(socket_of(os.getppid())))
@@ -74,7 +90,7 @@ def run_forked() -> None:
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # no signal inside of the request
         length = len(body).to_bytes(LENGTH_BYTES, "big")
-        socket.send_fds(connection, [length], [0, 1, 2])
+        socket.send_fds(connection, [length], list(STANDARD_FILES))
         connection.sendall(body)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         with connection.makefile("r") as answer:

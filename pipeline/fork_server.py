@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import runpy
 import selectors
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -25,13 +26,15 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from pipeline.fork_client import FOLDER, KILLED, LENGTH_BYTES, socket_of
+from pipeline.fork_client import FOLDER, KILLED, LENGTH_BYTES, PASSED_ON, STANDARD_FILES, socket_of
 from pipeline.lean_imports import import_pandera
 from pipeline.process import COLLECT_AFTER, die_with_parent
 
 REQUEST_SECONDS = 30.0
 """A program that asks and then says nothing for so long is left alone."""
 OWN_PACKAGES = ("pipeline", "stages")
+TRACKER = "stages.track_iteration"
+"""The only program that gets MLflow, which is imported without pandas; rewards of the user's may want all of it."""
 LIBRARIES = (
     "numpy",
     "pyarrow.compute",
@@ -50,11 +53,19 @@ class _Job:
 
     Attributes:
         connection: to the program that DVC started; it waits for the exit status.
-        process: the fork that does the work.
+        process: the fork that does the work, first of a process group of its own.
+        ended: readable when it has ended. Its sentinel would not do: processes that it leaves behind hold that open.
     """
 
     connection: socket.socket
     process: ForkProcess
+    ended: int
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the fork and to what it started, as a terminal does."""
+        assert self.process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
 
 class ForkServer:
@@ -65,9 +76,10 @@ class ForkServer:
     """
 
     def __init__(self, dvc: int) -> None:
+        # First, so that it is noticed if DVC ends while libraries are imported.
+        self._dvc = os.pidfd_open(dvc)
         self.address = socket_of(dvc)
         self._selector = selectors.DefaultSelector()
-        self._dvc = os.pidfd_open(dvc)
         self._listener = socket.socket(socket.AF_UNIX)
         self._jobs: list[_Job] = []
 
@@ -86,16 +98,15 @@ class ForkServer:
     def close(self) -> None:
         """Ends what still runs and takes the address away."""
         for job in self._jobs:
-            job.process.kill()
-        for file in (self.address, self.address.with_suffix(".log")):
-            file.unlink(missing_ok=True)
+            job.signal(signal.SIGKILL)
+        self.address.unlink(missing_ok=True)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.settimeout(REQUEST_SECONDS)
         files: list[int] = []
         try:
-            length, files, _, _ = socket.recv_fds(connection, LENGTH_BYTES, 3)
+            length, files, _, _ = socket.recv_fds(connection, LENGTH_BYTES, len(STANDARD_FILES))
             count = int.from_bytes(length, "big")
             # Not through a file: that would read ahead, and a signal may stand behind the request.
             request = json.loads(connection.recv(count, socket.MSG_WAITALL))
@@ -108,11 +119,14 @@ class ForkServer:
         context = multiprocessing.get_context("fork")
         process = context.Process(target=self._run, args=(request, files, connection))
         process.start()
+        assert process.pid
+        with contextlib.suppress(OSError):  # the fork does the same; whoever comes first
+            os.setpgid(process.pid, process.pid)
         for file in files:
             os.close(file)
-        job = _Job(connection, process)
+        job = _Job(connection, process, os.pidfd_open(process.pid))
         self._jobs.append(job)
-        self._watch(process.sentinel, lambda: self._finish(job))
+        self._watch(job.ended, lambda: self._finish(job))
         self._watch(connection, lambda: self._signal(job))
 
     def _watch(self, file: int | socket.socket, then: Callable[[], None]) -> None:
@@ -128,14 +142,15 @@ class ForkServer:
             received = b""
         if not received:
             self._selector.unregister(job.connection)
-            job.process.kill()
+            job.signal(signal.SIGKILL)
         for number in received:
-            assert job.process.pid
-            os.kill(job.process.pid, number)
+            if number in PASSED_ON:
+                job.signal(number)
 
     def _finish(self, job: _Job) -> None:
         """Sends the exit status."""
-        self._selector.unregister(job.process.sentinel)
+        self._selector.unregister(job.ended)
+        os.close(job.ended)
         with contextlib.suppress(KeyError):
             self._selector.unregister(job.connection)
         job.process.join()
@@ -149,6 +164,7 @@ class ForkServer:
     def _run(self, request: dict[str, Any], files: list[int], connection: socket.socket) -> None:
         """In the fork: becomes the stage program."""
         die_with_parent()
+        os.setpgid(0, 0)
         for other in (connection, self._listener, *(job.connection for job in self._jobs)):
             other.close()
         self._selector.close()
@@ -163,8 +179,11 @@ def _become(module: str, arguments: list[str], environment: dict[str, str]) -> N
     """Runs a module like `python -m` does."""
     os.environ.clear()
     os.environ.update(environment)
-    for name in [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]:
+    forgotten = OWN_PACKAGES if module == TRACKER else (*OWN_PACKAGES, "mlflow")
+    for name in [name for name in sys.modules if name.partition(".")[0] in forgotten]:
         del sys.modules[name]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # forks would draw the same numbers
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
@@ -193,15 +212,20 @@ def import_libraries() -> None:
 
 def main(dvc: int) -> None:
     """Serves one DVC process."""
+    try:
+        server = ForkServer(dvc)
+    except ProcessLookupError:
+        return
     for left in FOLDER.glob("*.*"):  # by servers that were killed
         if left.stem.isdigit() and not _lives(int(left.stem)):
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
     import_libraries()
-    server = ForkServer(dvc)
     try:
         server.serve()
     finally:
         server.close()
+    server.address.with_suffix(".log").unlink(missing_ok=True)  # kept where this fails
 
 
 def _lives(process: int) -> bool:

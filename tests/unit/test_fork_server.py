@@ -23,14 +23,27 @@ server.serve()
 server.close()
 """
 PROGRAM = """
-import os, signal, sys, time
+import atexit, os, signal, subprocess, sys, time
 from stages import helper
-print(os.getppid(), sys.argv[1:], os.environ.get("MARK"), helper.VALUE, sys.stdin.readline().strip(), flush=True)
-if sys.argv[1] == "wait":
-    try:
+try:
+    mark, asked = os.environ.get("MARK"), sys.stdin.readline().strip()
+    print(os.getppid(), sys.argv[1:], mark, helper.VALUE, asked, flush=True)
+    if sys.argv[1] == "wait":
         time.sleep(60)
-    except KeyboardInterrupt:
-        sys.exit(130)
+except KeyboardInterrupt:
+    sys.exit(130)
+if sys.argv[1] == "leave":
+    if os.fork() == 0:
+        for number in (0, 1, 2):
+            os.close(number)
+        time.sleep(30)
+        os._exit(0)
+    sys.exit(0)
+if sys.argv[1] == "start":
+    subprocess.Popen(["sleep", "34.5"], stdin=0, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait()
+if sys.argv[1] == "end":
+    atexit.register(print, "at exit", flush=True)
+    sys.exit(0)
 if sys.argv[1] == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(int(sys.argv[1]))
@@ -76,6 +89,16 @@ def _started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+def _begun(argument: str) -> subprocess.Popen[str]:
+    """A program that is at work."""
+    process = _started(argument)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("asked\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    return process
+
+
 def _ran(*arguments: str, **environment: str) -> tuple[int, str]:
     process = _started(*arguments, **environment)
     out, _ = process.communicate("asked\n")
@@ -100,11 +123,7 @@ def test_code_that_was_edited_is_read_again(server: subprocess.Popen[bytes], pro
 
 
 def test_a_program_that_is_killed_takes_its_fork_along(server: subprocess.Popen[bytes]) -> None:
-    process = _started("wait")
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("asked\n")
-    process.stdin.flush()
-    assert process.stdout.readline().startswith(str(server.pid))
+    process = _begun("wait")
     assert _forks(server)
     process.kill()
     process.communicate()
@@ -115,11 +134,7 @@ def test_a_program_that_is_killed_takes_its_fork_along(server: subprocess.Popen[
 def test_signals_reach_the_fork_and_a_killed_fork_is_a_failure(
     server: subprocess.Popen[bytes],
 ) -> None:
-    process = _started("wait")
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("asked\n")
-    process.stdin.flush()
-    process.stdout.readline()
+    process = _begun("wait")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
@@ -129,11 +144,7 @@ def test_signals_reach_the_fork_and_a_killed_fork_is_a_failure(
 def test_a_server_that_is_gone_is_one_clear_error_or_no_matter(
     server: subprocess.Popen[bytes],
 ) -> None:
-    process = _started("wait")
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("asked\n")
-    process.stdin.flush()
-    process.stdout.readline()
+    process = _begun("wait")
     server.kill()
     server.wait()
     _, error = process.communicate(timeout=20)
@@ -153,3 +164,36 @@ def test_a_server_ends_with_dvc_and_ends_what_runs(project: Path) -> None:
         assert not socket_of(dvc.pid).exists()
         for _ in servers:
             pass
+
+
+def test_what_a_fork_leaves_behind_keeps_nobody_waiting(server: subprocess.Popen[bytes]) -> None:
+    started = time.monotonic()
+    assert _ran("leave")[0] == 0
+    assert time.monotonic() - started < 15
+
+
+def test_exit_handlers_run(server: subprocess.Popen[bytes]) -> None:
+    assert _ran("end")[1].endswith("at exit")
+
+
+def test_an_interrupt_reaches_what_a_fork_has_started(server: subprocess.Popen[bytes]) -> None:
+    process = _begun("start")
+    _wait(lambda: _running("34.5"))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    _wait(lambda: not _running("34.5"))
+
+
+def test_closed_standard_files_stay_out_of_the_way(server: subprocess.Popen[bytes]) -> None:
+    command = f"{sys.executable} -m stages.probe 0 <&- >&-"
+    environment = {**os.environ, "DVC_STAGE": "probe"}
+    ended = subprocess.run(["sh", "-c", f"exec {command}"], env=environment, timeout=20)
+    assert ended.returncode == 0
+    assert _ran("0")[0] == 0
+
+
+def _running(seconds: str) -> bool:
+    """Whether some process sleeps for exactly so long."""
+    return (
+        subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], capture_output=True).returncode == 0
+    )
