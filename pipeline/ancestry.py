@@ -1,12 +1,14 @@
 """What a stored policy was made from: the chain of updates back to its base, found by digests.
 
-Read from run_info, which stays when policies are pruned. Nothing here looks at what params.yaml says now, but for the
-names of recipes.
+Read from run_info, which stays when policies are pruned, or not pulled. Nothing here looks at what params.yaml says
+now: names of recipes are the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import keys_of, path_of, read_facts, read_json
-from pipeline.config import BASE_KEY
+from pipeline.config import BASE_KEY, ITERATION_KEY
 from pipeline.errors import ArtifactError, nearest
 from pipeline.hashing import FACTS_FILE
 
@@ -26,7 +28,12 @@ TRAINING = (
     "update_policy",
 )
 """Stages whose settings make an iteration's method."""
+BESIDE = ("measure_logprobs", "evaluate_policy")
+"""Stages of an iteration that its policy can be there without."""
 SHORTEST_DIGEST = 4
+EVERY_ITERATION = ("seed", "draws")
+"""Settings that differ between iterations by design, or are said elsewhere."""
+OFF = ("None", "False", "", "[]", "{}")
 
 
 @dataclass(frozen=True)
@@ -35,17 +42,66 @@ class Update:
 
     Attributes:
         key: of the iteration.
-        digest: of the policy it made.
-        rollouts: made in it.
-        settings: resolved, by stage, as they were when it ran.
-        environment: commit and packages its update ran with.
+        infos: run_info of its stages, by name.
+        rollouts: rows that were generated.
+        replaced: kinds of tables that were made again since: those on disk, or their run_info, are not of this update.
     """
 
     key: str
-    digest: str
+    infos: Mapping[str, Mapping[str, Any]]
     rollouts: int
-    settings: Mapping[str, Mapping[str, Any]]
-    environment: Mapping[str, Any]
+    replaced: Sequence[str]
+
+    @property
+    def digest(self) -> str:
+        """Of the policy it made."""
+        return str(self.infos["update_policy"]["outputs"]["policies"])
+
+    @property
+    def digest_before(self) -> str:
+        """Of the policy it trained on."""
+        return str(self.infos["update_policy"]["inputs"]["policies"])
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Resolved, by stage, as they were when it ran."""
+        return {stage: self.infos[stage]["settings"] for stage in TRAINING}
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Commit and packages its update ran with."""
+        found: Mapping[str, Any] = self.infos["update_policy"]["environment"]
+        return found
+
+    @property
+    def commit(self) -> str:
+        """That its update ran at; says so if files were changed since."""
+        git = self.environment.get("git") or {}
+        commit = str(git.get("commit", "unknown"))
+        return f"{commit} with changes" if git.get("dirty") else commit
+
+    @property
+    def code(self) -> Mapping[str, str]:
+        """Hash of every source file that its training stages ran, by path."""
+        return {file: of for stage in TRAINING for file, of in self.infos[stage]["code"].items()}
+
+    @property
+    def code_digest(self) -> str:
+        """Of all of that code; 32 hex digits."""
+        text = json.dumps([self.infos[stage]["code"] for stage in TRAINING], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def method(self) -> dict[str, str]:
+        """Settings by place; what is unset or off, and what differs between iterations by design, is left out."""
+        found: dict[str, str] = {}
+        for stage, settings in self.settings.items():
+            for name, value in settings.items():
+                # A stage reads its own section whole, and single values of others, which stand in these.
+                if isinstance(value, Mapping) and name not in EVERY_ITERATION:
+                    flat = flat_settings(value)
+                    found |= {f"{stage}.{place}": text for place, text in flat if text not in OFF}
+        return found
 
 
 @dataclass(frozen=True)
@@ -69,6 +125,34 @@ class Ancestry:
         """The iteration that made the policy."""
         return self.updates[-1].key if self.updates else BASE_KEY
 
+    @property
+    def base_name(self) -> str:
+        """What the base policy is called, with its revision if it is of a hub."""
+        name, revision = str(self.base.get("model") or self.base["name"]), self.base.get("revision")
+        return name if revision is None else f"{name}@{revision}"
+
+    def refuse_replaced(self) -> None:
+        """Raises ArtifactError if tables on disk are not those that were trained on."""
+        for update in self.updates:
+            if update.replaced:
+                raise ArtifactError(
+                    f"{path_of(update.replaced[0], update.key)}: is not what the policy of {update.key} was trained on",
+                    "run `dvc repro` to bring the run up to date",
+                )
+
+
+def flat_settings(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
+    """Settings by dotted place, as text; components in lists by their number."""
+    for name, value in settings.items():
+        here = f"{place}{name}"
+        if isinstance(value, Mapping):
+            yield from flat_settings(value, f"{here}.")
+        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            for number, each in enumerate(value):
+                yield from flat_settings(each, f"{here}.{number}.")
+        else:
+            yield here, str(value)
+
 
 def find_policy(name: str) -> Path:
     """Folder of a policy given by iteration key, by the first digits of its digest, or by path.
@@ -78,29 +162,63 @@ def find_policy(name: str) -> Path:
     """
     if (Path(name) / FACTS_FILE).is_file():
         return Path(name)
-    keys = keys_of("policies")
-    if name in keys:
-        return path_of("policies", name)
-    digests = {key: read_facts(path_of("policies", key)).content_hash for key in keys}
+    digests = _digests_on_disk()
+    key = name if ITERATION_KEY.fullmatch(name) else "KEY"
+    hint = (
+        f"; `dvc checkout` restores folders, `dvc pull {path_of('policies', key)}` gets one, and "
+        f"`rollbook seal --rebuild {key}` makes one again that sealing has pruned"
+    )
+    wanted = _named(name, digests, "on disk", hint)
+    return path_of("policies", next(key for key, digest in digests.items() if digest == wanted))
+
+
+def policy_digest(name: str) -> str:
+    """Digest of a policy given as for `find_policy`; its folder need not be here if its run_info is.
+
+    Raises:
+        ArtifactError: if there is none, or several.
+    """
+    if (Path(name) / FACTS_FILE).is_file():
+        return read_facts(Path(name)).content_hash
+    known = {key: str(made["outputs"]["policies"]) for key, made in _policies_made().items()}
+    return _named(name, {**known, **_digests_on_disk()}, "in this project", "")
+
+
+def _digests_on_disk() -> dict[str, str]:
+    return {key: read_facts(path_of("policies", key)).content_hash for key in keys_of("policies")}
+
+
+def _named(name: str, digests: Mapping[str, str], where: str, hint: str) -> str:
+    """The digest that a key or its own first digits name."""
+    if name in digests:
+        return digests[name]
     found = [key for key, digest in digests.items() if digest.startswith(name)]
     if len(name) < SHORTEST_DIGEST or not found:
         raise ArtifactError(
-            f"there is no policy {name!r} on disk; {nearest(name, keys)}",
-            "give an iteration, the first digits of a digest, or a policy folder; `dvc checkout` restores folders",
+            f"there is no policy {name!r} {where}; {nearest(name, digests)}",
+            f"give an iteration, the first digits of a digest, or a policy folder{hint}",
         )
     if len({digests[key] for key in found}) > 1:
         raise ArtifactError(f"the digests of {', '.join(found)} all begin with {name!r}; give more")
-    return path_of("policies", found[0])
+    return digests[found[0]]
+
+
+def _policies_made() -> dict[str, dict[str, Any]]:
+    """run_info of every step that made a policy, by key."""
+    infos = [*infos_of("init_policy"), *infos_of("update_policy")]
+    return {info["iteration"]: info for info in infos if info["outputs"]}
 
 
 def ancestry_of(digest: str) -> Ancestry:
     """How the policy of this digest came to be.
 
     Raises:
-        ArtifactError: if a run_info file on the way is missing, or rollouts are not those that were trained on.
+        ArtifactError: if a run_info file on the way is missing.
     """
     updates = {
-        info["outputs"]["policies"]: info for info in _all("update_policy") if info["outputs"]
+        info["outputs"]["policies"]: info
+        for info in infos_of("update_policy")
+        if info["outputs"] and info["outputs"]["policies"] != info["inputs"]["policies"]
     }
     made: list[Update] = []
     at = digest
@@ -117,26 +235,33 @@ def ancestry_of(digest: str) -> Ancestry:
     return Ancestry(digest, at, init["settings"]["policy"]["base"], made[::-1])
 
 
-def _all(stage: str) -> list[dict[str, Any]]:
+def infos_of(stage: str) -> list[dict[str, Any]]:
+    """run_info of all steps of a stage that are on disk, by key; `rescore_rollouts/<name>` for those of a re-score."""
     kind = f"run_info/{stage}"
     return [read_json(path_of(kind, key)) for key in keys_of(kind)]
 
 
 def _update(info: Mapping[str, Any]) -> Update:
     key = info["iteration"]
-    rollouts = path_of("rollouts", key)
-    if read_facts(rollouts).content_hash != info["inputs"]["rollouts"]:
-        raise ArtifactError(
-            f"{rollouts}: is not what the policy of {key} was trained on",
-            "run `dvc repro` to bring the run up to date",
+    infos = {stage: read_json(path_of(f"run_info/{stage}", key)) for stage in TRAINING}
+    for stage in BESIDE:
+        if (path := path_of(f"run_info/{stage}", key)).exists():
+            infos[stage] = read_json(path)
+    replaced = [
+        kind
+        for kind, made, read in (
+            ("prompts", "prepare_prompts", "generate_rollouts"),
+            ("rollouts", "generate_rollouts", "update_policy"),
+            ("scores", "score_rollouts", "compute_advantages"),
+            ("advantages", "compute_advantages", "update_policy"),
         )
-    settings = {
-        stage: read_json(path_of(f"run_info/{stage}", key))["settings"] for stage in TRAINING
-    }
-    return Update(
-        key,
-        info["outputs"]["policies"],
-        pq.read_metadata(rollouts).num_rows,
-        settings,
-        info["environment"],
-    )
+        if infos[made]["outputs"][kind] != {**infos, "update_policy": info}[read]["inputs"][kind]
+    ]
+    rollouts = path_of("rollouts", key)
+    if rollouts.exists() and read_facts(rollouts).content_hash != info["inputs"]["rollouts"]:
+        replaced = list(dict.fromkeys(["rollouts", *replaced]))
+    if rollouts.exists() and not replaced:
+        rows = int(pq.read_metadata(rollouts).num_rows)
+    else:
+        rows = sum(int(bar["done"]) for bar in infos["generate_rollouts"]["progress"])
+    return Update(key, {**infos, "update_policy": info}, rows, replaced)

@@ -49,6 +49,8 @@ ROW_GROUP_ROWS = 16_384
 
 FolderWriter = Callable[[Path], None]
 """Fills an empty folder."""
+RESTORE = "`rollbook verify` says what is damaged, and the commands that restore it"
+"""Outputs are links into DVC's cache: both may be damaged, and `dvc checkout` takes the cache for whole."""
 
 
 @dataclass(frozen=True)
@@ -128,41 +130,48 @@ def write_table(
     return facts
 
 
-def read_table(path: Path, kind: str) -> tuple[pa.Table, Facts]:
+def read_table(path: Path, kind: str, at: Path | None = None) -> tuple[pa.Table, Facts]:
     """Reads a table and checks that it is what it says: kind, version, schema, values and content hash.
+
+    `at` is where its bytes lie, if not in its place.
 
     Raises:
         ArtifactError: if it is missing, truncated, of another kind or version, or edited by hand.
         SchemaError: if its columns or values break the schema.
     """
-    facts = read_facts(path)
+    facts = read_facts(at or path)
     schema = schema_of(kind)
     refuse_other(facts, kind, path)
     try:
-        table = pq.read_table(path).replace_schema_metadata(None).combine_chunks()
+        table = pq.read_table(at or path).replace_schema_metadata(None).combine_chunks()
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if (found := content_hash(table)) != facts.content_hash:
         raise ArtifactError(
             f"{path}: content changed after it was written (hash {found[:12]}, recorded {facts.content_hash[:12]})",
-            f"restore it with `dvc checkout --force {path}`; to change results, change params.yaml or code",
+            f"{RESTORE}; to change results, change params.yaml or code",
         )
     return schema.validate(table, str(path)), facts
 
 
 def refuse_other(facts: Facts, kind: str, path: Path) -> None:
     """Raises ArtifactError unless an artifact says it is what its path says, in the version this Rollbook reads."""
-    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, path.stem)):
-        if found != expected:
-            raise ArtifactError(
-                f"{path}: holds {facts.kind} {facts.key}, another {what} than {expected}",
-                f"restore it with `dvc checkout --force {path}`",
-            )
+    refuse_misplaced(facts, kind, path)
     if is_table(kind) and facts.version != (version := schema_of(kind).version):
         raise ArtifactError(
             f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {version}",
             "check out the Rollbook that wrote it, or run its stage again",
         )
+
+
+def refuse_misplaced(facts: Facts, kind: str, path: Path) -> None:
+    """The same without the version, for a look: importing a schema takes longer than reading a table."""
+    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, path.stem)):
+        if found != expected:
+            raise ArtifactError(
+                f"{path}: holds {facts.kind} {facts.key}, another {what} than {expected}",
+                RESTORE,
+            )
 
 
 def read_facts(path: Path) -> Facts:
@@ -184,13 +193,23 @@ def read_facts(path: Path) -> Facts:
                 f"{path}: not a folder written by Rollbook ({FACTS_FILE} is missing or damaged)"
             ) from None
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
+    return facts_in(schema, path)
+
+
+def facts_in(schema: pa.Schema, path: Path) -> Facts:
+    """What a table says about itself, from its schema; `path` is named in errors.
+
+    Raises:
+        ArtifactError: if Rollbook did not write it.
+    """
+    metadata = schema.metadata or {}
     if METADATA_KEY not in metadata:
         raise ArtifactError(
             f"{path}: a Parquet file that Rollbook did not write, or that another program wrote over",
-            f"restore it with `dvc checkout --force {path}`",
+            RESTORE,
         )
     return Facts(**json.loads(metadata[METADATA_KEY]))
 
@@ -233,20 +252,21 @@ def write_folder(
     return facts
 
 
-def read_folder(path: Path, kind: str) -> Facts:
+def read_folder(path: Path, kind: str, afresh: bool = False) -> Facts:
     """Checks that a folder is a whole artifact of this kind.
 
-    A file that changed is noticed: by its bytes or, if it is large, by inode, size and time.
+    A file that changed is noticed: by its bytes or, if it is large, by inode, size and time, unless it is to be read
+    `afresh`.
 
     Raises:
         ArtifactError: if it is missing, damaged, changed or of another kind.
     """
     facts = read_facts(path)
     refuse_other(facts, kind, path)
-    if (found := folder_digest(path)) != facts.content_hash:
+    if (found := folder_digest(path, afresh)) != facts.content_hash:
         raise ArtifactError(
             f"{path}: files changed after it was written (digest {found[:12]}, recorded {facts.content_hash[:12]})",
-            f"restore it with `dvc checkout --force {path}`",
+            RESTORE,
         )
     return facts
 
@@ -275,7 +295,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ArtifactError(f"{path}: does not exist", "run `dvc repro`") from None
     except ValueError as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if not isinstance(content, dict):
         raise ArtifactError(f"{path}: holds {type(content).__name__}, expected an object")
     return content
@@ -293,10 +313,11 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _damaged(path: Path, error: Exception) -> ArtifactError:
+def damaged(path: Path, error: Exception) -> ArtifactError:
+    """What to raise where a file cannot be read as what it should be."""
     return ArtifactError(
         f"{path}: truncated or damaged ({' '.join(str(error).split())[:160]})",
-        f"restore it with `dvc checkout --force {path}`",
+        RESTORE,
     )
 
 

@@ -11,7 +11,7 @@ from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params, PromptFormat
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
-from pipeline.params import read_yaml
+from pipeline.lock_entries import read_entries
 from pipeline.plan import (
     ITERATION_STAGES,
     ONCE_STAGES,
@@ -89,9 +89,9 @@ def warnings_for(params: Params) -> Iterator[str]:
 
 def _other_run(params: Params) -> Iterator[str]:
     """Says what of the run as a whole is not as it was when iterations were sealed: they stay as they are."""
-    now = _flat(run_settings(params))
+    now = flat(run_settings(params))
     for part in dict.fromkeys(item.part for item in params.sealed.values()):
-        then = _flat(next(item.run for item in params.sealed.values() if item.part == part))
+        then = flat(next(item.run for item in params.sealed.values() if item.part == part))
         for place in then:
             if now.get(place, then[place]) != then[place]:
                 yield (
@@ -123,7 +123,7 @@ def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE)
     locked = _locked_steps(lock_file)
     stale_paths: set[Path] = set()
     found = []
-    for name, key in _steps(params):
+    for name, key in steps_of(params):
         if (name, key) not in locked:
             continue
         stage = load_stage(name)
@@ -132,7 +132,7 @@ def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE)
             stale_paths.update(stage.output_paths(key))
             info = _run_info(name, key)
             now = planned(params, name, key)
-            reasons = tuple(_changes(info, now, stage.settings.places())) if changed else ()
+            reasons = tuple(changes(info, now, stage.settings.places())) if changed else ()
             found.append(
                 Rerun(name, key, reasons, float(info.get("seconds", {}).get("total", 0.0)))
             )
@@ -160,17 +160,18 @@ def waiting_rescores(
     """
     if not params.rescores:
         return {}
-    made, scored = output_md5s(lock_file), _entries(rescore_lock_file)
+    made = output_md5s(lock_file)
+    scored = {(item.rescore, item.key): item for item in read_entries(rescore_lock_file)}
     tables = load_stage(RESCORE_STAGE).input_paths
 
     def is_waiting(name: str, key: str) -> bool:
         inputs = {str(path): made.get(str(path)) for path in tables(key, params)}
         if None in inputs.values():
             return False
-        entry = scored.get(f"{RESCORE_STAGE}@{name}-{key}")
-        if entry is None or _locked_digest(entry) != planned_digest(plan, RESCORE_STAGE, key, name):
+        entry = scored.get((name, key))
+        if entry is None or entry.digest != planned_digest(plan, RESCORE_STAGE, key, name):
             return True
-        return inputs != {item["path"]: item.get("md5") for item in entry.get("deps", [])}
+        return inputs != entry.inputs
 
     return {
         name: [key for key in params.iterations if is_waiting(name, key)]
@@ -212,7 +213,7 @@ def describe(found: list[Rerun]) -> str:
     return "\n".join(lines)
 
 
-def _steps(params: Params) -> Iterator[tuple[str, str]]:
+def steps_of(params: Params) -> Iterator[tuple[str, str]]:
     """All steps, each after those it reads from."""
     yield from ((name, BASE_KEY) for name in ONCE_STAGES)
     yield "evaluate_policy", BASE_KEY
@@ -226,32 +227,13 @@ def _steps(params: Params) -> Iterator[tuple[str, str]]:
             del waiting[key]
 
 
-def _locked_steps(lock_file: Path) -> dict[tuple[str, str], str | None]:
+def _locked_steps(lock_file: Path) -> dict[tuple[str, str], str]:
     """Digest that each finished step was run with, from dvc.lock."""
-    steps: dict[tuple[str, str], str | None] = {}
-    for address, entry in _entries(lock_file).items():
-        name, _, key = address.partition("@")
-        name, key = (
-            ("evaluate_policy", BASE_KEY) if name == "evaluate_base" else (name, key or BASE_KEY)
-        )
-        digest = _locked_digest(entry)
-        if digest is not None:
-            steps[name, key] = digest
-    return steps
-
-
-def _entries(lock_file: Path) -> Mapping[str, Any]:
-    """Finished steps by address, as DVC wrote them down."""
-    if not lock_file.exists() or not lock_file.stat().st_size:
-        return {}
-    return read_yaml(lock_file).get("stages") or {}
-
-
-def _locked_digest(entry: Any) -> str | None:
-    """The digest of plan.json that a step was run with; None if it has none."""
-    sections = entry.get("params") if isinstance(entry, Mapping) else None
-    digests = sections.get("artifacts/plan.json") if isinstance(sections, Mapping) else None
-    return next(iter(digests.values())) if isinstance(digests, Mapping) and digests else None
+    return {
+        (item.stage, item.key): item.digest
+        for item in read_entries(lock_file)
+        if item.digest is not None
+    }
 
 
 def _run_info(name: str, key: str) -> dict[str, Any]:
@@ -261,12 +243,10 @@ def _run_info(name: str, key: str) -> dict[str, Any]:
         return {}
 
 
-def _changes(
-    info: Mapping[str, Any], now: Dependencies, places: Mapping[str, str]
-) -> Iterator[str]:
+def changes(info: Mapping[str, Any], now: Dependencies, places: Mapping[str, str]) -> Iterator[str]:
     """What differs between the settings and code of the last run and those of now, by place in params.yaml."""
     before, after = (
-        _flat({places.get(name, name): value for name, value in settings.items()})
+        flat({places.get(name, name): value for name, value in settings.items()})
         for settings in (info.get("settings", {}), now.settings)
     )
     for place in sorted(before.keys() | after.keys()):
@@ -282,14 +262,15 @@ def _changes(
                 yield f"{title} {file}: {how}"
 
 
-def _flat(value: Any, place: str = "") -> dict[str, Any]:
+def flat(value: Any, place: str = "") -> dict[str, Any]:
+    """Leaves of nested JSON values by their place, such as `loss.name`."""
     if isinstance(value, Mapping):
         items: Iterator[tuple[Any, Any]] = iter(value.items())
     elif isinstance(value, list):
         items = enumerate(value)
     else:
         return {place: value}
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, item in items:
-        flat |= _flat(item, f"{place}.{key}" if place else str(key))
-    return flat
+        found |= flat(item, f"{place}.{key}" if place else str(key))
+    return found

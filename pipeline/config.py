@@ -496,12 +496,12 @@ class Data(Model):
     @property
     def train_labels(self) -> list[str]:
         """What each training source is called in the tables, in order: its name, a repeated one numbered."""
-        return _labels(self.train)
+        return labels_of(source.name for source in self.train)
 
     @property
     def evaluation_labels(self) -> list[str]:
         """The same for the source of each evaluation set."""
-        return _labels(self.evaluation.values())
+        return labels_of(source.name for source in self.evaluation.values())
 
 
 class Policy(Model):
@@ -642,12 +642,13 @@ def _rounded_up(value: float) -> int:
     return math.ceil(round(value, 6))
 
 
-def _labels(sources: Iterable[Source]) -> list[str]:
+def labels_of(names: Iterable[str]) -> list[str]:
+    """What sources of these names are called in tables: a repeated name is numbered."""
     labels: list[str] = []
-    for source in sources:
-        number, label = 1, source.name
+    for name in names:
+        number, label = 1, name
         while label in labels:
             number += 1
-            label = f"{source.name}_{number}"
+            label = f"{name}_{number}"
         labels.append(label)
     return labels

@@ -32,6 +32,8 @@ Dtype = Literal["stored", "float32", "bfloat16", "float16"]
 CARD = "README.md"
 WRITTEN_WITH_WEIGHTS = ("config.json",)
 """Says the type of the weights, so it is written anew where that changes."""
+READABLE = 0o644
+"""Mode of exported files: others serve them."""
 
 
 def export_policy(policy: Path, target: Path, dtype: Dtype, params: Params) -> str:
@@ -56,13 +58,14 @@ def export_policy(policy: Path, target: Path, dtype: Dtype, params: Params) -> s
         raise ArtifactError(
             f"{target}: is not empty, and nothing is written over", "give a new folder"
         )
-    facts = read_folder(policy, "policies")
+    facts = read_folder(policy, "policies", afresh=True)
     adapted = is_adapter(policy)
     if adapted:
-        read_folder(base_folder(policy), "policies")
+        read_folder(base_folder(policy), "policies", afresh=True)
     stored = stored_dtype(base_folder(policy) if adapted else policy)
     wanted = stored if dtype == "stored" else dtype
     ancestry = ancestry_of(facts.content_hash)
+    ancestry.refuse_replaced()
     recipes = {key: item.recipe for key, item in params.every_iteration.items()}
     with replacing(target.absolute()) as folder:
         folder.mkdir()
@@ -72,6 +75,8 @@ def export_policy(policy: Path, target: Path, dtype: Dtype, params: Params) -> s
             for file in (*weight_files(policy), *(policy / name for name in WRITTEN_WITH_WEIGHTS)):
                 shutil.copyfile(file, folder / file.name)
         _copy_the_rest(policy, folder)
+        for file in files_in(folder):  # safetensors writes for its owner's eyes only
+            file.chmod(READABLE)
         weights = f"{wanted}, an adapter merged into its base" if adapted else wanted
         card = model_card(
             ancestry, target.absolute().name, weights, parameter_count(folder) or 0, recipes

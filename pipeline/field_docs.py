@@ -33,6 +33,14 @@ def headline_of(component: type[Component]) -> str:
     return re.sub(r"^[\w. +]+: ", "", line).rstrip(".")
 
 
+def formula_of(component: type[Component]) -> list[str]:
+    """The lines of formula at the head of the file that a component lives in: those set apart by four spaces."""
+    text = inspect.cleandoc(sys.modules[component.__module__].__doc__ or "")
+    blocks = text.split("\n\n")
+    shown = next((block for block in blocks[1:] if block.startswith("    ")), "")
+    return [line.removeprefix("    ") for line in shown.splitlines()]
+
+
 @cache
 def _explained(cls: type[Model]) -> dict[str, str]:
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -112,14 +112,31 @@ def remembered_sha256_of(file: Path) -> str:
     return str(digest)
 
 
-def folder_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of all files but `rollbook.json`."""
+def folder_digest(folder: Path, afresh: bool = False) -> str:
+    """SHA-256 over names and contents of all files but `rollbook.json`.
+
+    Args:
+        folder: of a policy or an optimizer state.
+        afresh: whether large files are read even where their hashes are remembered.
+    """
+    hash_of = sha256_of if afresh else remembered_sha256_of
+    files = {file.relative_to(folder).as_posix(): file for file in files_in(folder)}
+    return digest_of_files({name: hash_of(file) for name, file in files.items()})
+
+
+def digest_of_files(hashes: Mapping[str, str]) -> str:
+    """The digest of a folder whose files, by path within it, have these SHA-256."""
     sha = hashlib.sha256()
-    for file in files_in(folder):
-        if file.name == FACTS_FILE and file.parent == folder:
-            continue
-        sha.update(f"{file.relative_to(folder).as_posix()}:{remembered_sha256_of(file)};".encode())
+    for name in sorted(hashes, key=PurePosixPath):
+        if name != FACTS_FILE:
+            sha.update(f"{name}:{hashes[name]};".encode())
     return sha.hexdigest()
+
+
+def md5_of(file: Path) -> str:
+    """MD5 of a file's bytes, hex: what DVC calls it."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def files_in(folder: Path) -> list[Path]:

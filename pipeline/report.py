@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import path_of, read_json, read_table
 from pipeline.config import BASE_KEY, Params
+from pipeline.errors import ArtifactError
 from pipeline.evaluation import paired_difference
 from pipeline.plan import ITERATION_STAGES
 
+CURVES_FILE = Path("reports/curves.csv")
 Numbers = Mapping[str, float | None]
 
 EVALUATION = re.compile(
@@ -131,6 +135,37 @@ def curve_rows(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
+def write_curves(report: Report, path: Path) -> None:
+    """Writes curves.csv."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(curve_rows(report))
+
+
+def read_curves(path: Path) -> list[dict[str, Any]]:
+    """The rows of curves.csv, as `curve_rows` made them.
+
+    Raises:
+        ArtifactError: if the file is missing or not as it was written.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [_row(each) for each in csv.DictReader(file)]
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: does not exist", "run `dvc repro`") from None
+    except (OSError, LookupError, TypeError, ValueError):
+        raise ArtifactError(
+            f"{path}: not as it was written", "`dvc repro report` writes it anew"
+        ) from None
+
+
+def _row(cells: Mapping[str, str]) -> dict[str, Any]:
+    row = {name: float(cells[name]) if cells[name] else None for name in (*SCORES, *TRAINING)}
+    words = {name: cells[name] for name in ("iteration", "recipe", "set")}
+    return {**words, "step": int(cells["step"]), **row}
+
+
 def summary(report: Report) -> dict[str, Any]:
     """The numbers that `dvc metrics` compares between runs."""
     base, last, best = report.iterations[0], report.iterations[-1], report.best
@@ -165,15 +200,7 @@ def read_report(params: Params) -> Report:
     Raises:
         ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
     """
-    iterations = [
-        Iteration(BASE_KEY, 0, "", read_json(path_of("metrics/evaluate_policy", BASE_KEY)))
-    ]
-    for key, item in params.every_iteration.items():
-        paths = [path_of(f"metrics/{stage}", key) for stage in ITERATION_STAGES]
-        if all(path.exists() for path in paths):
-            metrics = {name: value for path in paths for name, value in read_json(path).items()}
-            iterations.append(Iteration(key, len(params.chain(key)), item.recipe, metrics))
-    report = Report(iterations)
+    report = Report(read_iterations(params))
     evaluated = report.evaluated
     if len(evaluated) < 2 or evaluated[0].key != BASE_KEY:
         return report
@@ -183,7 +210,24 @@ def read_report(params: Params) -> Report:
     )
     lift = {name: Lift(*paired_difference(before, after, name)) for name in evaluated[-1].scores}
     known = {name: found for name, found in lift.items() if math.isfinite(found.difference)}
-    return Report(iterations, known)
+    return Report(report.iterations, known)
+
+
+def read_iterations(params: Params) -> list[Iteration]:
+    """Metrics of the base policy and of all configured iterations that are finished.
+
+    Raises:
+        ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
+    """
+    iterations = [
+        Iteration(BASE_KEY, 0, "", read_json(path_of("metrics/evaluate_policy", BASE_KEY)))
+    ]
+    for key, item in params.every_iteration.items():
+        paths = [path_of(f"metrics/{stage}", key) for stage in ITERATION_STAGES]
+        if all(path.exists() for path in paths):
+            metrics = {name: value for path in paths for name, value in read_json(path).items()}
+            iterations.append(Iteration(key, len(params.chain(key)), item.recipe, metrics))
+    return iterations
 
 
 def _evaluation(item: Iteration) -> dict[str, dict[str, float | None]]:

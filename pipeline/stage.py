@@ -43,6 +43,7 @@ from pipeline.artifacts import (
 )
 from pipeline.config import BASE_KEY, Params, Runtime
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
+from pipeline.hashing import sha256_of
 from pipeline.params import read_params
 from pipeline.plan import (
     ITERATION_STAGES,
@@ -55,7 +56,7 @@ from pipeline.plan import (
 from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
-from pipeline.scratch import SCRATCH
+from pipeline.running_steps import lock_file_of
 
 Settings = TypeVar("Settings", bound=StageSettings)
 WRITTEN_AT_ONCE = 2
@@ -272,8 +273,7 @@ class Stage(Generic[Settings]):
             RollbookError: for anything wrong with settings, inputs or the work itself; nothing is half written.
         """
         lock_guard.remember()
-        lock = f"{self.name}-{self.rescore}-{key}" if self.rescore else f"{self.name}-{key}"
-        with exclusive(SCRATCH / "locks" / f"{lock}.lock", self.label(key)):
+        with exclusive(lock_file_of(self.name, key, self.rescore), self.label(key)):
             params = read_params()
             if key != BASE_KEY and key not in params.iterations:
                 what = f"there is no such iteration; {nearest(key, params.iterations)}"
@@ -396,6 +396,7 @@ class Stage(Generic[Settings]):
             "digest": dependencies.digest,
             "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
             "outputs": {name: fact.content_hash for name, fact in facts.items()},
+            "metrics_sha256": sha256_of(self.metrics_path(key)),
             "progress": [bar.record() for bar in context.progress_made],
             "warnings": context.warnings,
             **outputs.run_info,

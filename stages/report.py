@@ -1,6 +1,5 @@
 """Writes reports/summary.json and reports/curves.csv from the metrics and evaluations of all iterations."""
 
-import csv
 import sys
 from pathlib import Path
 
@@ -9,21 +8,18 @@ from pipeline.artifacts import write_json
 from pipeline.atomic import replacing
 from pipeline.params import read_params
 from pipeline.process import die_with_parent, run_program
-from pipeline.report import COLUMNS, curve_rows, read_report, summary
+from pipeline.report import CURVES_FILE, read_report, summary, write_curves
 
 SUMMARY = Path("reports/summary.json")
-CURVES = Path("reports/curves.csv")
 
 
 def report() -> None:
     lock_guard.remember()
     found = read_report(read_params())
     write_json(summary(found), SUMMARY)
-    with replacing(CURVES) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(curve_rows(found))
-    print(f"report: {len(found.iterations)} policies; {SUMMARY}, {CURVES}")
+    with replacing(CURVES_FILE) as temporary:
+        write_curves(found, temporary)
+    print(f"report: {len(found.iterations)} policies; {SUMMARY}, {CURVES_FILE}")
 
 
 def main() -> None:

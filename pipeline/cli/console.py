@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 WIDTH_IN_FILES = 120
+SHOWN_CHARACTERS = 70
+
+Row = TypeVar("Row")
 
 
 def console() -> Console:
@@ -37,3 +41,19 @@ def show(title: str, shown: Table) -> None:
     where = console()
     where.print(title, markup=False, soft_wrap=True)
     where.print(shown)
+
+
+def thinned(items: Sequence[Row], limit: int) -> list[Row]:
+    """At most `limit` rows, evenly spaced, the first and the last among them."""
+    if len(items) <= limit:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
+
+
+def quoted(text: str | None, limit: int = SHOWN_CHARACTERS) -> str:
+    """One line in quotes, both ends of a long text; characters that do not print are escaped."""
+    shown = ascii(text) if text is not None and not text.isprintable() else repr(text)
+    if len(shown) <= limit:
+        return shown
+    half = limit // 2
+    return f"{shown[:half]}…{shown[-half:]} ({len(text or '')} characters)"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.console import quoted
 from pipeline.cli.specs import reward_of
 from pipeline.errors import ConfigError, Problem, nearest
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pipeline.rewards.base import Reward
 
 COMMAND = "rollbook probe"
-SHOWN_CHARACTERS = 70
 SHOWN_PER_KIND = 1
 SHOWN_ROLLOUTS = 5
 SHOULD = {True: "reward", False: "no reward", None: "either"}
@@ -134,17 +134,8 @@ def _show_rows(title: str, findings: Sequence[Finding], examples: int) -> None:
         if shown[kind] <= examples:
             row = each.case.row
             said = each.error if each.error is not None else f"reward {each.reward:g}"
-            click.echo(f"  {kind}: {_short(row.text)} → {said}")
+            click.echo(f"  {kind}: {quoted(row.text)} → {said}")
             click.echo(
-                f"    reference answer {_short(row.reference_answer)}, {row.rollout_id}, "
-                f"prompt {_short(row.messages[-1]['content'])}"
+                f"    reference answer {quoted(row.reference_answer)}, {row.rollout_id}, "
+                f"prompt {quoted(row.messages[-1]['content'])}"
             )
-
-
-def _short(text: str | None) -> str:
-    """One line, both ends of a long text."""
-    shown = ascii(text) if text is not None and not text.isprintable() else repr(text)
-    if len(shown) <= SHOWN_CHARACTERS:
-        return shown
-    half = SHOWN_CHARACTERS // 2
-    return f"{shown[:half]}…{shown[-half:]} ({len(text or '')} characters)"

@@ -142,7 +142,7 @@ def diff(first: str, second: str) -> None:
         return
     for title, is_size in (("Objective", False), ("Sizes", True)):
         if rows := [item for item in found if item.is_size == is_size]:
-            _show_settings(title, names, rows)
+            show_settings(title, names, rows)
     _show_advantages(names, recipes)
     try:
         _show_gradients(names, recipes)
@@ -175,7 +175,8 @@ def _named(name: str) -> Recipe:
     return Recipe.model_validate({**settings, "score_rollouts": {"rewards": [*kept, *extra]}})
 
 
-def _show_settings(title: str, names: tuple[str, str], rows: Sequence[Difference]) -> None:
+def show_settings(title: str, names: tuple[str, str], rows: Sequence[Difference]) -> None:
+    """Prints settings that differ with what they mean; `names` stand above the two values."""
     from rich.text import Text
 
     from pipeline.cli.console import show, table

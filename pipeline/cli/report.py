@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.console import thinned
 from pipeline.params import read_params
 from pipeline.report import Iteration, Report, read_report
 
@@ -58,7 +59,7 @@ def print_table(report: Report, console: Console, configured: int = 0) -> None:
         table.add_column(f"pass@{samples[name]}", justify="right")
     table.add_column("reward", justify="right")
     table.add_column("length", justify="right")
-    for item in _thinned(report.iterations, ROWS_SHOWN):
+    for item in thinned(report.iterations, ROWS_SHOWN):
         table.add_row(*map(Text, _cells(item, report.sets)))
     console.print(table)
     for line in (*_lift_lines(report), *_next_lines(report, configured)):
@@ -126,13 +127,6 @@ def _environment() -> tuple[str, str]:
 
 def _samples(report: Report, name: str) -> int:
     return int(max(item.scores.get(name, {}).get("samples", 0) for item in report.evaluated))
-
-
-def _thinned(items: Sequence[Iteration], limit: int) -> list[Iteration]:
-    """At most `limit` iterations, evenly spaced, the first and the last among them."""
-    if len(items) <= limit:
-        return list(items)
-    return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
 
 
 def _shown(value: float | None, digits: int = 3) -> str:

@@ -74,6 +74,11 @@ def is_default() -> bool:
     return not os.environ.get("MLFLOW_TRACKING_URI")
 
 
+def exists() -> bool:
+    """Whether there is a store, or the address of one; opening it would make one."""
+    return not is_default() or _database().exists()
+
+
 @contextlib.contextmanager
 def opened(experiment: str) -> Iterator[Store]:
     """Opens the store, makes it and the experiment if need be, and keeps other writers of this machine out.

@@ -23,10 +23,12 @@ from tests.benchmarks import (
     algorithms,
     generation,
     hostile_code,
+    kills,
     rescoring,
     scoring,
     sealing,
     seams,
+    showing,
     smollm2,
 )
 from tests.benchmarks.report import merged, stamped
@@ -40,6 +42,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "generation": generation.report,
     "trl": against_trl.report,
     "sealing": sealing.report,
+    "showing": showing.report,
+    "kills": kills.report,
 }
 
 

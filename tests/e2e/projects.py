@@ -38,6 +38,17 @@ SMALL: dict[str, Any] = {
 }
 """Settings that make every stage do real work on little data."""
 
+WITHOUT_TORCH = """\
+import importlib.abc, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "datasets", "safetensors", "vllm", "peft"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
 
 def environment() -> dict[str, str]:
     """As after `source .venv/bin/activate`, without anything a surrounding DVC or MLflow has set."""
@@ -116,6 +127,18 @@ def run(
         f"{' '.join(command)}\n{result.stdout}\n{result.stderr}"
     )
     return result
+
+
+def without_torch(folder: Path) -> dict[str, str]:
+    """Variables under which no program nor its children can import what the extra `train` installs.
+
+    `folder` is where the module is put that sees to it.
+    """
+    (folder / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    variables = {"PYTHONPATH": str(folder)}
+    refused = run(folder, "python", "-c", "import torch", check=False, variables=variables)
+    assert "No module named 'torch'" in refused.stderr
+    return variables
 
 
 def repro(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

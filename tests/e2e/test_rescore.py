@@ -17,6 +17,7 @@ from tests.e2e.projects import (
     stages_run,
     store_uri,
     table_of,
+    without_torch,
 )
 from tests.unit.tracking.conftest import Shown
 
@@ -156,26 +157,9 @@ def test_a_file_of_trl_rewards_is_asked_unchanged(copy: Path) -> None:
     assert len({row["reward"] for row in rows}) > 2
 
 
-BLOCKER = """\
-import importlib.abc, sys
-
-class Refuse(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "transformers", "datasets", "safetensors"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Refuse())
-"""
-
-
 def test_without_torch_all_that_is_stored_can_be_asked(copy: Path, tmp_path: Path) -> None:
     """As installed without the extra `train`."""
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "sitecustomize.py").write_text(BLOCKER)
-    without = {"PYTHONPATH": str(tmp_path / "without")}
-    refused = run(copy, "python", "-c", "import torch", check=False, variables=without)
-    assert "No module named 'torch'" in refused.stderr
-
+    without = without_torch(tmp_path)
     asked = ("rescore", "numeric_answer", "math_answer", "--iterations", "i0001")
     done = run(copy, "rollbook", *asked, variables=without)
     assert "0 that no reward applies to, 0 errors" in done.stdout

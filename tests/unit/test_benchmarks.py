@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.kills import Run
+from tests.benchmarks.kills import section as kills_section
 from tests.benchmarks.report import HEAD, merged, stamped
+from tests.e2e.kills import NOT_IN_A_STAGE, Kill
 
 SEAMS = stamped("## Seams\n\nslow\n\n| a |\n| --- |\n", "2026-01-01 here")
 SCORING = stamped("## Scoring\n\nfast", "2026-01-02 there")
@@ -52,3 +55,15 @@ def test_a_name_that_is_none_runs_nothing(report: Path) -> None:
     with pytest.raises(SystemExit, match="did you mean 'scoring'"):
         benchmarks.main(["seams", "scorin"])
     assert not report.exists()
+
+
+def test_faults_after_kills_are_named() -> None:
+    kills = [Kill("stage", "check"), Kill("DVC", "check"), Kill("DVC", NOT_IN_A_STAGE)]
+    runs = [
+        Run(kills, 9.0, []),
+        Run(kills[:1], 5.0, ["run 1: artifacts/x:\n md5 1, undisturbed 2"]),
+    ]
+    section = kills_section(runs, undisturbed_seconds=4.0)
+    assert "4 kills with SIGKILL in 2 runs" in section and "Faults: 1." in section
+    assert "| check | 2 | 1 |" in section and f"| {NOT_IN_A_STAGE} | 0 | 1 |" in section
+    assert section.endswith("- run 1: artifacts/x: md5 1, undisturbed 2")

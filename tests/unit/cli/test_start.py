@@ -51,7 +51,8 @@ def test_smollm2_is_the_run_that_its_report_shows() -> None:
     assert recipe.prepare_prompts.prompts_per_iteration == 8
     assert recipe.generate_rollouts.group_size == 8
     assert recipe.generate_rollouts.max_completion_tokens == 24
-    assert recipe.update_policy.learning_rate == 2e-6
+    assert recipe.update_policy.learning_rate == 1e-5
+    assert recipe.generate_rollouts.temperature == 0.7
     held_out = list(params.data.evaluation["heldout"].records("evaluation", 0))
     train = list(params.data.train[0].records("train", 0))
     assert len(held_out) == 96

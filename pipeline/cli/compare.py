@@ -1,0 +1,269 @@
+"""`rollbook compare`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pipeline.comparing import Comparison, Row, Side, Test
+
+EVALUATION = {name: name for name in ("mean", "greedy", "pass")}
+TRAINING = {"reward": "reward", "completion_length": "length", "entropy": "entropy"}
+"""Column of curves.csv: what it is called here."""
+ROWS_SHOWN = 24
+SMALLEST_P = 0.001
+ANSWER_CHARACTERS = 48
+TEXT_COLUMNS = (0, 1, 4, 5)
+"""Of the prompts that changed sides."""
+
+
+@click.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option(
+    "--prompts",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Show at most so many prompts that changed sides.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
+    """Compare two policies: settings, curves, and their final evaluations on the same prompts.
+
+    A and B each name an iteration of params.yaml (its chain of policies is what is compared), a git revision, an
+    experiment of DVC, `workspace`, or REVISION:ITERATION. Of a revision alone the last evaluated policy is taken.
+
+    \b
+    Examples: rollbook compare i0006 strict0006
+              rollbook compare HEAD~1 workspace
+              rollbook compare main:i0003 my-experiment
+    """
+    from pipeline.comparing import compare as compared
+    from pipeline.comparing import side_of
+
+    found = compared(side_of(first), side_of(second), prompts)
+    if as_json:
+        click.echo(json.dumps(facts_of(found), indent=1, ensure_ascii=False))
+    else:
+        print_comparison(found)
+
+
+def facts_of(found: Comparison) -> dict[str, Any]:
+    """The comparison as JSON values; numbers that are not finite are null."""
+    return {
+        "sides": [
+            {
+                "name": side.revision.name,
+                "commit": side.revision.commit or None,
+                "policy": side.key,
+                "chain": side.chain,
+                "curves": list(side.rows),
+            }
+            for side in found.sides
+        ],
+        "same_policies": list(found.shared),
+        "settings": [_setting(each) for each in found.settings],
+        "recipes": [
+            {
+                "steps": [each.first, each.last],
+                "names": each.names,
+                "settings": [_setting(setting) for setting in each.settings],
+            }
+            for each in found.stretches
+        ],
+        "evaluated_alike": found.evaluated_alike,
+        "evaluation": [
+            {
+                "set": each.set,
+                "prompts": dict(zip(("a", "b", "common"), each.prompts, strict=True)),
+                "means": [_finite(mean) for mean in each.means],
+                "difference": _finite(each.difference),
+                "low": _finite(each.low),
+                "high": _finite(each.high),
+                "p_value": _finite(each.p_value),
+                "better": each.better,
+                "worse": each.worse,
+            }
+            for each in found.tests
+        ],
+        "became_right": found.became_right,
+        "became_wrong": found.became_wrong,
+        "changed": [
+            {
+                "set": each.set,
+                "prompt_id": each.prompt_id,
+                "prompt": each.prompt,
+                "reference_answer": each.reference_answer,
+                "answers": [
+                    {"mean": answer.mean, "text": answer.text, "reward": answer.reward}
+                    for answer in each.answers
+                ],
+            }
+            for each in found.changed
+        ],
+    }
+
+
+def print_comparison(found: Comparison) -> None:
+    """The comparison as tables."""
+    from pipeline.cli.console import show
+
+    for letter, side in zip("AB", found.sides, strict=True):
+        recipes = dict.fromkeys(side.params.every_iteration[key].recipe for key in side.chain)
+        count = len(side.chain)
+        made = f"{count} iteration{'s' if count != 1 else ''} under {', '.join(recipes)}"
+        click.echo(f"{letter}  {side.shown}: {made if count else 'the base policy'}")
+    _print_shared(found)
+    click.echo("")
+    _print_settings(found)
+    for name in _sets(found.sides):
+        show(f"Evaluation by iteration: {name}", _curves(found.sides, name, EVALUATION))
+    show("Training by iteration", _curves(found.sides, None, TRAINING))
+    _print_tests(found)
+    _print_changed(found)
+
+
+def _print_shared(found: Comparison) -> None:
+    if not found.shared:
+        return
+    keys = found.shared
+    span = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
+    if list(keys) == found.sides[0].chain == found.sides[1].chain:
+        click.echo("The policies are the same, byte for byte.")
+    else:
+        click.echo(f"The policies of {span} are the same, byte for byte.")
+
+
+def _print_settings(found: Comparison) -> None:
+    from pipeline.cli.recipe import show_settings
+
+    if found.settings:
+        show_settings("Settings that differ outside of the recipes", ("A", "B"), found.settings)
+    for each in found.stretches:
+        steps = (
+            f"Step {each.first}"
+            if each.first == each.last
+            else f"Steps {each.first} to {each.last}"
+        )
+        if each.settings:
+            heads = tuple(
+                f"{letter}: {name}" for letter, name in zip("AB", each.names, strict=True)
+            )
+            show_settings(f"{steps}: recipes differ in", (heads[0], heads[1]), each.settings)
+        else:
+            names = " and ".join(dict.fromkeys(each.names))
+            click.echo(f"{steps}: the same recipe, {names}\n")
+    if not found.stretches and not found.settings:
+        click.echo("No step in common, and no setting that differs.\n")
+
+
+def _sets(sides: Sequence[Side]) -> list[str]:
+    return list(dict.fromkeys(row["set"] for side in sides for row in side.rows if row["set"]))
+
+
+def _curves(sides: Sequence[Side], name: str | None, columns: dict[str, str]) -> Table:
+    """Both by step: the columns of a set, or without a set those of training."""
+    from pipeline.cli.console import table, thinned
+
+    by_step: list[dict[int, Row]] = [{}, {}]
+    for found, side in zip(by_step, sides, strict=True):
+        for row in side.rows:
+            if name is None or row["set"] == name:
+                found.setdefault(row["step"], row)
+    steps = sorted({*by_step[0], *by_step[1]} - (set() if name else {0}))
+    heads = [f"{shown} {letter}" for shown in columns.values() for letter in "AB"]
+    made = table("step", "A", "B", *heads)
+    for step in thinned(steps, ROWS_SHOWN):
+        rows = [found.get(step, {}) for found in by_step]
+        keys = [str(row.get("iteration", "")) for row in rows]
+        made.add_row(
+            str(step), *keys, *(_shown(row.get(column)) for column in columns for row in rows)
+        )
+    return made
+
+
+def _print_tests(found: Comparison) -> None:
+    from rich.text import Text
+
+    from pipeline.cli.console import show, table
+
+    if not found.tests:
+        click.echo("Final evaluation: no set in common\n")
+        return
+    heads = ("prompts in common", "A", "B", "B − A [95 %]", "p", "better", "worse")
+    made = table("set", *heads)
+    for each in found.tests:
+        before, after, common = each.prompts
+        whole = before == after == common
+        made.add_row(
+            Text(each.set),
+            f"{common}" if whole else f"{common} of {before} and {after}",
+            *(_shown(_finite(mean)) for mean in each.means),
+            _interval(each),
+            _p_value(each),
+            str(each.better),
+            str(each.worse),
+        )
+    keys = " and ".join(side.shown for side in found.sides)
+    show(f"Final evaluation on the same prompts, sampled answers: {keys}", made)
+    if not found.evaluated_alike:
+        click.echo("evaluate_policy differs, so this compares how they were asked as well\n")
+
+
+def _print_changed(found: Comparison) -> None:
+    from rich.text import Text
+
+    from pipeline.cli.console import quoted, show, table
+    from pipeline.comparing import RIGHT_FROM
+
+    counts = f"{found.became_right} right in B only, {found.became_wrong} right in A only"
+    title = f"Prompts that changed sides: {counts} (right: mean reward at least {RIGHT_FROM:g})"
+    if not found.changed:
+        click.echo(title)
+        return
+    made = table("prompt", "reference answer", "mean A", "mean B", "answer A", "answer B")
+    for place in TEXT_COLUMNS:
+        made.columns[place].justify, made.columns[place].overflow = "left", "fold"
+    for each in found.changed:
+        one, two = each.answers
+        texts = (quoted(answer.text, ANSWER_CHARACTERS) for answer in each.answers)
+        made.add_row(
+            Text(quoted(each.prompt, ANSWER_CHARACTERS)),
+            Text(quoted(each.reference_answer, ANSWER_CHARACTERS)),
+            f"{one.mean:.2f}",
+            f"{two.mean:.2f}",
+            *map(Text, texts),
+        )
+    show(title, made)
+
+
+def _p_value(test: Test) -> str:
+    return "<0.001" if test.p_value < SMALLEST_P else _shown(_finite(test.p_value))
+
+
+def _interval(test: Test) -> str:
+    if not math.isfinite(test.difference):
+        return ""
+    if not math.isfinite(test.low):
+        return f"{test.difference:+.3f}"
+    return f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
+
+
+def _setting(each: Any) -> dict[str, Any]:
+    return {"place": each.place, "values": list(each.values), "meaning": each.meaning}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -1,0 +1,75 @@
+"""`rollbook show ID`: one rollout, group, prompt or policy, from the stored tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pipeline.showing.facts import Facts
+
+
+@click.command()
+@click.argument("identity", metavar="ID")
+@click.option(
+    "--over-time", is_flag=True, help="The prompt of ID in all iterations, with an answer of each."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page that needs nothing else.",
+)
+def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> None:
+    """Show a rollout, a group, a prompt or a policy: what is stored about it, and where it comes from.
+
+    ID is that of a rollout (i0003/4a7f…/02; of an evaluation eval:heldout/i0003/…), of a group (i0003/4a7f…), of a
+    prompt (4a7f…), an iteration (i0003: its policy) or the digest of a policy. The beginning of an id will do. Nothing
+    is run and no model is loaded; an advantage is computed again from the stored rewards and compared.
+
+    Example: rollbook show i0003/4a7f0c3b9d21e856/02
+    """
+    from pipeline.lean_imports import import_numpy_alone, settle_without_pandas
+
+    import_numpy_alone()
+    settle_without_pandas()
+    from pipeline.showing.looking import facts_of
+
+    facts = facts_of(identity, over_time)
+    if page is not None:
+        _write(facts, page)
+        click.echo(f"{page}: {facts.kind} page, open it in a browser", err=as_json)
+    if as_json:
+        click.echo(_json(facts))
+    elif page is None:
+        from pipeline.cli.showing.terminal import draw
+        from pipeline.showing.layout import page_of
+
+        draw(page_of(facts))
+
+
+def _json(facts: Facts) -> str:
+    import json
+
+    from pipeline.showing.facts import as_json
+    from pipeline.showing.visible import json_safe
+
+    return json_safe(json.dumps(as_json(facts), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _write(facts: Facts, page: Path) -> None:
+    """Writes the page whole or not at all.
+
+    Raises:
+        ArtifactError: if it cannot be written.
+    """
+    from pipeline.atomic import replacing
+    from pipeline.showing.layout import page_of
+    from pipeline.showing.page import html_of
+
+    with replacing(page) as temporary:
+        temporary.write_text(html_of(page_of(facts)), encoding="utf-8")

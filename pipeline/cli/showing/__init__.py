@@ -1,0 +1,1 @@
+"""Parts of `rollbook show`: facts drawn on a terminal."""

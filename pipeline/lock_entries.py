@@ -1,0 +1,81 @@
+"""Finished steps as dvc.lock says them: what each read, what it made, and the digest of the plan it ran with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import BASE_KEY
+from pipeline.dvc_lock import LOCK_FILE
+from pipeline.params import read_yaml
+
+PLAN_SECTION = "artifacts/plan.json"
+ALIASES = {"evaluate_base": "evaluate_policy"}
+"""Steps of dvc.yaml that run a program of another name, at the base policy."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finished step.
+
+    Attributes:
+        address: as DVC calls it, such as `update_policy@i0001`.
+        stage: name of its program.
+        key: of the iteration; that of the base policy for steps that run once.
+        rescore: name of the re-score it is part of, or empty.
+        digest: of plan.json it ran with; None for steps that are not planned.
+        inputs: md5 of everything it read, by path.
+        outputs: md5 of everything it made, by path.
+        sizes: bytes of everything it made, by path.
+    """
+
+    address: str
+    stage: str
+    key: str
+    rescore: str
+    digest: str | None
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+
+def read_entries(lock_file: Path = LOCK_FILE) -> list[Entry]:
+    """All finished steps of a lock file; none if there is no such file, or it is empty.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    if not lock_file.exists() or not lock_file.stat().st_size:
+        return []
+    return list(entries_of(read_yaml(lock_file).get("stages") or {}))
+
+
+def entries_of(stages: Mapping[str, Any]) -> Iterator[Entry]:
+    """The finished steps in the section `stages` of a lock file."""
+    for address, said in stages.items():
+        if not isinstance(said, Mapping):
+            continue
+        stage, _, key = str(address).partition("@")
+        rescore, _, key = key.rpartition("-")  # no iteration's key has a dash
+        yield Entry(
+            address=str(address),
+            stage=ALIASES.get(stage, stage),
+            key=key or BASE_KEY,
+            rescore=rescore,
+            digest=_digest(said),
+            inputs=_values(said.get("deps"), "md5"),
+            outputs=_values(said.get("outs"), "md5"),
+            sizes=_values(said.get("outs"), "size"),
+        )
+
+
+def _values(listed: Any, name: str) -> dict[str, Any]:
+    return {item["path"]: item[name] for item in listed or [] if name in item}
+
+
+def _digest(said: Mapping[str, Any]) -> str | None:
+    sections = said.get("params")
+    digests = sections.get(PLAN_SECTION) if isinstance(sections, Mapping) else None
+    return next(iter(digests.values())) if isinstance(digests, Mapping) and digests else None

@@ -1,0 +1,137 @@
+"""Two versions of an artifact, then and now: a table, a folder or numbers; and their hashes by label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import FOLDERS, is_table, read_json
+from pipeline.checking import flat
+from pipeline.errors import ArtifactError
+from pipeline.hashing import FACTS_FILE, files_in
+from pipeline.replay.tables import compare_tables, facts_that_differ
+from pipeline.replay.verdict import BADNESS, Comparison, Outcome, worst
+from pipeline.replay.weights import compare_weights
+
+SHOWN_FILES = 3
+SHOWN_KEYS = 3
+
+
+def other_labels(now: Mapping[str, str], then: Mapping[str, str]) -> list[str]:
+    """Labels of artifacts whose content hash is not what it was then, those that were not there among them."""
+    return [label for label in now if now[label] != then.get(label)]
+
+
+def compare(then: Path, now: Path, kind: str, tolerance: float) -> Comparison:
+    """Compares two artifacts of one kind whose bytes differ.
+
+    Args:
+        then, now: files or folders.
+        kind: of both, such as `rollouts`, `policies` or `metrics/score_rollouts`.
+        tolerance: of numbers, see `pipeline.replay.verdict.Tolerance`.
+
+    Returns:
+        How they relate; `different` too where one cannot be read.
+    """
+    try:
+        if kind in FOLDERS:
+            return _folders(then, now, tolerance)
+        if is_table(kind):
+            return compare_tables(then, now, kind, tolerance)
+        return _numbers(then, now, tolerance)
+    except ArtifactError as error:
+        return Comparison(Outcome.DIFFERENT, error.message, {"unreadable": error.message})
+
+
+def _folders(then: Path, now: Path, tolerance: float) -> Comparison:
+    """File by file; what the folder says about itself decides nothing."""
+    old, new = (
+        {file.relative_to(folder).as_posix(): file for file in files_in(folder)}
+        for folder in (then, now)
+    )
+    found: dict[str, Comparison] = {}
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old or name not in new:
+            what = "is missing" if name in old else "is new"
+            found[name] = Comparison(Outcome.DIFFERENT, what)
+        elif not _same_bytes(old[name], new[name]):
+            found[name] = compare_files(name, old[name], new[name], tolerance)
+    if not found:
+        return Comparison(Outcome.IDENTICAL)
+    ordered = sorted(found, key=lambda name: (-BADNESS.index(found[name].outcome), name))
+    text = "; ".join(f"{name}: {found[name].text}" for name in ordered[:SHOWN_FILES])
+    if len(ordered) > SHOWN_FILES:
+        text += f"; and {len(ordered) - SHOWN_FILES} more files"
+    outcome = worst(each.outcome for each in found.values())
+    return Comparison(
+        outcome, text, {name: found[name].facts or found[name].text for name in ordered}
+    )
+
+
+def compare_files(name: str, then: Path, now: Path, tolerance: float) -> Comparison:
+    """Compares two versions of a file of a folder, by what its name says it is.
+
+    Raises:
+        ArtifactError: if one cannot be read.
+    """
+    if name == FACTS_FILE:
+        text = facts_that_differ(read_json(then), read_json(now))
+        return Comparison(Outcome.SAME_CONTENT, text)
+    if name.endswith(".safetensors"):
+        return compare_weights(then, now, tolerance)
+    if name.endswith(".json"):
+        return _numbers(then, now, tolerance)
+    place = _first_other_byte(then, now)
+    return Comparison(Outcome.DIFFERENT, f"from byte {place} on", {"byte": place})
+
+
+def _numbers(then: Path, now: Path, tolerance: float) -> Comparison:
+    """JSON by key: the first values that differ, by name."""
+    old, new = flat(read_json(then)), flat(read_json(now))
+    keys = [key for key in sorted(old.keys() | new.keys()) if not _same(old, new, key)]
+    if not keys:
+        text = "the same values, written otherwise"
+        return Comparison(Outcome.SAME_CONTENT, text, {"reasons": [text]})
+    beyond = [key for key in keys if not _is_near(old.get(key), new.get(key), tolerance)]
+    shown = beyond or keys
+    text = "; ".join(
+        f"{key} {_said(new, key)} instead of {_said(old, key)}" for key in shown[:SHOWN_KEYS]
+    )
+    if len(keys) > 1:
+        text += f"; {len(keys)} of {len(old.keys() | new.keys())} values differ"
+    outcome = Outcome.DIFFERENT if beyond else Outcome.WITHIN_TOLERANCE
+    values = {key: {"then": old.get(key), "now": new.get(key)} for key in keys}
+    return Comparison(outcome, text, {"values": values})
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], key: str) -> bool:
+    return key in old and key in new and repr(old[key]) == repr(new[key])
+
+
+def _is_near(old: Any, new: Any, tolerance: float) -> bool:
+    numbers = all(isinstance(each, (int, float)) for each in (old, new))
+    return numbers and abs(old - new) <= tolerance * max(1.0, abs(old), abs(new))
+
+
+def _said(values: Mapping[str, Any], key: str) -> str:
+    return repr(values[key]) if key in values else "nothing"
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    return one.stat().st_size == other.stat().st_size and _first_other_byte(one, other) is None
+
+
+def _first_other_byte(one: Path, other: Path, piece: int = 1 << 20) -> int | None:
+    """Place of the first byte that differs, the end of the shorter file included; None if there is none."""
+    begin = 0
+    with one.open("rb") as old, other.open("rb") as new:
+        while True:
+            was, is_now = old.read(piece), new.read(piece)
+            if was != is_now:
+                pairs: Sequence[tuple[int, int]] = list(zip(was, is_now, strict=False))
+                first = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
+                return begin + first
+            if not was:
+                return None
+            begin += len(was)

@@ -1,0 +1,204 @@
+"""Stored artifacts by md5, wherever they are: in the workspace, in DVC's cache, or at its remote.
+
+Whatever is handed out was hashed: DVC takes an object of its cache for what its name says.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.atomic import TEMPORARY_PREFIX
+from pipeline.dvc_cache import (
+    FOLDER_SUFFIX,
+    cached_path,
+    folder_md5,
+    is_folder,
+    members,
+    members_in,
+)
+from pipeline.errors import ArtifactError
+from pipeline.hashing import files_in, md5_of
+
+IN_CACHE = "DVC's cache"
+LISTING = "DVC's listing of the folder"
+
+
+@dataclass(frozen=True)
+class AlteredCopy:
+    """A stored copy whose bytes are not those that were recorded.
+
+    Attributes:
+        where: in words, such as `the workspace`.
+        at: the file or folder.
+        name: of the file within the artifact, if it is an object of DVC's cache that belongs to a folder.
+    """
+
+    where: str
+    at: Path
+    name: str = ""
+
+
+def dvc_md5(path: Path, md5: Callable[[Path], str] = md5_of) -> str:
+    """What DVC calls the bytes of a file, or of all files of a folder.
+
+    Args:
+        path: of either.
+        md5: of a file.
+    """
+    if not path.is_dir():
+        return md5(path)
+    return folder_md5({file.relative_to(path).as_posix(): md5(file) for file in files_in(path)})
+
+
+class StoredArtifacts:
+    """Puts stored artifacts into a folder, and finds copies that are not what was recorded.
+
+    Args:
+        fetched: folder for what comes from a remote.
+        in_workspace: whether the project's own `artifacts/` should hold what is asked for, so that anything else
+            there is an alteration.
+    """
+
+    def __init__(self, fetched: Path, in_workspace: bool) -> None:
+        self._fetched = fetched
+        self._in_workspace = in_workspace
+        self._known: dict[tuple[int, int, int, int], str] = {}
+
+    def put(self, path: str, md5: str, target: Path) -> None:
+        """Puts an artifact at `target`, linked where the file system allows it and copied elsewhere.
+
+        Args:
+            path: of the artifact in the project.
+            md5: it was recorded with.
+            target: where to put it; its folder is made.
+
+        Raises:
+            ArtifactError: if no copy with these bytes is within reach.
+        """
+        here = Path(path)
+        if self._is(here, md5):
+            _link(here, target)
+        elif not (self._from_cache(md5, target) or self._from_remote(md5, target)):
+            raise self._out_of_reach(path, md5)
+
+    def altered(self, path: str, md5: str) -> Iterator[AlteredCopy]:
+        """Copies of an artifact, in the workspace and in DVC's cache, that are not what was recorded.
+
+        Copies that are one file are named once. Those that are not there are no alteration.
+        """
+        here, cached = Path(path), cached_path(md5)
+        one = here.is_file() and cached.is_file() and here.samefile(cached)
+        if self._in_workspace and here.exists() and not self._is(here, md5):
+            where = "the workspace (one file with DVC's cache)" if one else "the workspace"
+            yield AlteredCopy(where, here)
+        if not one:
+            yield from self._bad_objects(md5)
+
+    def _bad_objects(self, md5: str) -> Iterator[AlteredCopy]:
+        """Objects of DVC's cache, of a folder its files too, whose bytes are not what their names say."""
+        cached = cached_path(md5)
+        if not cached.is_file():
+            return
+        if self._md5(cached) != md5.removesuffix(FOLDER_SUFFIX):
+            yield AlteredCopy(IN_CACHE, cached, LISTING if is_folder(md5) else "")
+        elif is_folder(md5):
+            for name, each in members(md5).items():
+                file = cached_path(each)
+                if file.is_file() and not self._is(file, each):
+                    yield AlteredCopy(IN_CACHE, file, name)
+
+    def _is(self, path: Path, md5: str) -> bool:
+        """Whether a file or folder is there and has these bytes."""
+        if path.is_dir():
+            return dvc_md5(path, self._md5) == md5
+        return path.is_file() and self._md5(path) == md5
+
+    def _md5(self, file: Path) -> str:
+        """Of a file; remembered as long as it stays the same."""
+        stat = file.stat()
+        mark = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if mark not in self._known:
+            self._known[mark] = md5_of(file)
+        return self._known[mark]
+
+    def _from_cache(self, md5: str, target: Path) -> bool:
+        """Whether DVC's cache had all of it, and it is at `target` now."""
+        cached = cached_path(md5)
+        if not cached.is_file() or any(True for _ in self._bad_objects(md5)):
+            return False
+        parts = (
+            {target / name: each for name, each in members(md5).items()}
+            if is_folder(md5)
+            else {target: md5}
+        )
+        if not all(cached_path(each).is_file() for each in parts.values()):
+            return False
+        for place, each in parts.items():
+            _link(cached_path(each), place)
+        return True
+
+    def _from_remote(self, md5: str, target: Path) -> bool:
+        """Whether DVC's remote had all of it, and it is at `target` now. The cache stays as it is."""
+        if not self._fetch(md5):
+            return False
+        if not is_folder(md5):
+            _link(self._fetched / md5, target)
+            return True
+        parts = members_in(self._fetched / md5)
+        if not all(self._fetch(each) for each in parts.values()):
+            return False
+        for name, each in parts.items():
+            _link(self._fetched / each, target / name)
+        return True
+
+    def _fetch(self, md5: str) -> bool:
+        """Gets one object, or has it already."""
+        file = self._fetched / md5
+        if file.exists():
+            return True
+        from dvc.exceptions import DvcException
+        from dvc.repo import Repo
+
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{TEMPORARY_PREFIX}{md5}")
+        try:
+            remote = Repo().cloud.get_remote_odb(command="fetch")
+            remote.fs.get_file(remote.oid_to_path(md5), str(part))
+        except (DvcException, OSError, ImportError):
+            return False
+        if md5_of(part) != md5.removesuffix(FOLDER_SUFFIX):
+            return False
+        part.replace(file)
+        return True
+
+    def _out_of_reach(self, path: str, md5: str) -> ArtifactError:
+        places = dict.fromkeys(each.where for each in self.altered(path, md5))
+        if places:
+            return ArtifactError(
+                f"{path}: other bytes than were recorded (md5 {md5}) are in {' and '.join(places)}, and no remote has "
+                "the right ones",
+                "`rollbook replay` of the step that makes it says what was changed",
+            )
+        return ArtifactError(
+            f"{path}: neither the workspace nor DVC's cache nor a remote has it (md5 {md5})",
+            f"`dvc pull {path}` where the remote is within reach",
+        )
+
+
+def _link(source: Path, target: Path) -> None:
+    """One more name for a file, or for all files of a folder; a copy where there cannot be one."""
+    if source.is_dir():
+        for file in sorted(source.rglob("*")):
+            if file.is_file():
+                _link(file, target / file.relative_to(source))
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        target.chmod(0o444)

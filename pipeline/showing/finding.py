@@ -1,0 +1,186 @@
+"""From what someone typed to the rollout, group, prompt or policy that it names.
+
+i0003/4a7f…/02     a rollout, a group without its last part; both with eval:<set>/ before them in an evaluation
+4a7f…              a prompt, or a policy by its digest
+i0003              a policy
+
+Each part may be cut short as long as it is the beginning of one thing only. An id of a rollout says which iteration's
+tables to open; ids of prompts are looked up in the tables of prompts, which have one row per prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from pipeline.ancestry import SHORTEST_DIGEST
+from pipeline.artifacts import keys_of, path_of
+from pipeline.errors import ArtifactError
+from pipeline.showing.chain import Chain
+from pipeline.showing.tables import Stored
+
+EVALUATION = "eval:"
+CANDIDATES = 10
+"""Ids named where one is not unique."""
+NEAREST = 3
+"""Ids named where there is none such."""
+HEX = re.compile(r"[0-9a-f]+")
+DATA = ("evaluation", "train")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an id names.
+
+    Attributes:
+        kind: rollout, group, prompt or policy.
+        id: the whole of it; of a policy its iteration.
+        key: iteration whose tables hold it; empty for a prompt.
+    """
+
+    kind: str
+    id: str
+    key: str = ""
+
+    @property
+    def table(self) -> str:
+        """Kind of the table that holds a rollout or group."""
+        return table_of(self.id)
+
+
+def table_of(identity: str) -> str:
+    """Kind of the table that holds the rollout or group of this id."""
+    return "evaluations" if identity.startswith(EVALUATION) else "rollouts"
+
+
+def find(text: str, chain: Chain) -> Found:
+    """What `text` names.
+
+    Raises:
+        ArtifactError: if it names nothing or several things; the message says which ids come near.
+    """
+    text = text.strip().rstrip("/")
+    if "/" in text or text.startswith(EVALUATION):
+        return _in_iteration(text, chain)
+    return _by_name(text, chain)
+
+
+def _in_iteration(text: str, chain: Chain) -> Found:
+    """A rollout or group: an iteration, a prompt, and the place among its answers."""
+    parts = text.split("/")
+    table = table_of(text)
+    head = f"{parts.pop(0)}/" if table == "evaluations" else ""
+    if len(parts) > 3:
+        raise ArtifactError(
+            f"{text!r} has {len(parts)} parts behind its set, an id of a rollout has three"
+            if head
+            else f"{text!r} has {len(parts)} parts, an id of a rollout has three",
+            "<iteration>/<prompt>/<number>; in an evaluation with eval:<set>/ before it",
+        )
+    keys = keys_of(table)
+    if not keys:
+        raise ArtifactError(
+            f"there are no {table} on disk",
+            "run `dvc repro`, or `dvc pull` if they were made before",
+        )
+    wanted = parts[0] if parts else ""
+    if wanted not in keys and wanted in chain.keys:
+        path = path_of(table, wanted).as_posix()
+        raise ArtifactError(f"{path}: is not on disk", chain.fetch(path))
+    key = _one(text, [f"{head}{each}" for each in keys], f"{head}{wanted}").removeprefix(head)
+    stored = Stored(table, key)
+    groups = pc.unique(stored.column("group_id")).to_pylist()
+    prompt = parts[1] if len(parts) > 1 else ""
+    group = _one(text, groups, f"{head}{key}/{prompt}")
+    if len(parts) < 3:
+        return Found("group", group, key)
+    rollouts = stored.where("group_id", group, ["rollout_id"])["rollout_id"].to_pylist()
+    return Found("rollout", _one(text, rollouts, f"{group}/{parts[2]}"), key)
+
+
+def _by_name(text: str, chain: Chain) -> Found:
+    """A policy by iteration or digest, or a prompt."""
+    if text in chain.keys:
+        return Found("policy", text, text)
+    prompts = _prompts(text) if HEX.fullmatch(text) else []
+    policies: dict[str, str] = {}
+    if HEX.fullmatch(text) and len(text) >= SHORTEST_DIGEST and not (len(text) == 16 and prompts):
+        for key in chain.keys:
+            if (digest := chain.digest(key)).startswith(text):
+                policies.setdefault(digest, key)
+    keys = [key for key in chain.keys if text and key.startswith(text)]
+    names = {
+        **{prompt: Found("prompt", prompt) for prompt in prompts},
+        **{digest: Found("policy", key, key) for digest, key in policies.items()},
+        **{key: Found("policy", key, key) for key in keys},
+    }
+    if len(names) == 1:
+        return next(iter(names.values()))
+    if names:
+        raise _ambiguous(text, [f"{found.kind} {name}" for name, found in names.items()])
+    raise _unknown(text, [*chain.keys, *(_prompts("") if HEX.fullmatch(text) else ())])
+
+
+def _prompts(beginning: str) -> list[str]:
+    """Prompts whose id begins so: those that were asked, else those in the data."""
+    found: set[str] = set()
+    evaluation, train = (("data", name) for name in DATA)
+    asked = [("prompts", key) for key in reversed(keys_of("prompts"))]
+    data = keys_of("data")
+    for places in ([evaluation, *asked], [train]):
+        for kind, key in places:
+            if kind == "data" and key not in data:
+                continue
+            ids = Stored(kind, key).column("prompt_id")
+            if beginning:
+                ids = ids.filter(pc.starts_with(ids, beginning))
+            found.update(ids.to_pylist())
+            if beginning in found:
+                return [beginning]
+        if found:
+            break
+    return sorted(found)
+
+
+def _one(text: str, names: Sequence[str], beginning: str) -> str:
+    """The one of `names` that is `beginning`, or begins with it."""
+    if beginning in names:
+        return beginning
+    found = [name for name in names if name.startswith(beginning)]
+    if not found:
+        raise _unknown(text, names, beginning)
+    if len(found) > 1:
+        raise _ambiguous(text, found)
+    return found[0]
+
+
+def _ambiguous(text: str, names: Sequence[str]) -> ArtifactError:
+    shown = [f"  {name}" for name in sorted(names)[:CANDIDATES]]
+    more = len(names) - len(shown)
+    return ArtifactError(
+        "\n".join(
+            [
+                f"{text!r} is the beginning of {len(names)} ids:",
+                *shown,
+                *([f"  … and {more} more"] if more else []),
+            ]
+        ),
+        "give more of the one you mean",
+    )
+
+
+def _unknown(text: str, names: Iterable[str], looked_for: str = "") -> ArtifactError:
+    """Nearest are the ids that agree with it the longest from the left: ids are hashes, alike only there."""
+    wanted = looked_for or text
+    near = sorted(names, key=lambda name: (-_alike(name, wanted), name))
+    hint = f"nearest: {', '.join(near[:NEAREST])}" if near else "run from the project's folder"
+    return ArtifactError(f"there is no rollout, group, prompt or policy {text!r}", hint)
+
+
+def _alike(one: str, other: str) -> int:
+    """Characters that two texts have in common from the left."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

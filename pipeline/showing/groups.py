@@ -1,0 +1,63 @@
+"""A group: all answers to one prompt in one iteration, side by side."""
+
+from __future__ import annotations
+
+from statistics import fmean, pstdev
+
+from pydantic import ValidationError
+
+from pipeline.config import ComputeAdvantages
+from pipeline.errors import ArtifactError
+from pipeline.field_docs import headline_of
+from pipeline.showing.answers import Group
+from pipeline.showing.chain import Chain
+from pipeline.showing.decoding import decoder_for
+from pipeline.showing.facts import GroupFacts
+from pipeline.showing.finding import Found
+from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
+from pipeline.showing.rollouts import evaluation_set_of, provenance_of
+from pipeline.showing.tables import row_of
+
+
+def group_facts(found: Found, chain: Chain) -> GroupFacts:
+    """Everything about a group.
+
+    Raises:
+        ArtifactError: if its table is not on disk, or damaged.
+    """
+    group = Group(found.id, found.key)
+    first = row_of(group.rows["rollouts"])
+    if first is None:
+        raise ArtifactError(f"{group.completions.path}: has no group {found.id}")
+    provenance = provenance_of(group, first["policy_digest"], chain)
+    statistics = row_of(group.rows["advantages"]) if "advantages" in group.rows else None
+    rewards = [
+        answer.reward for answer in group.answers if answer.reward is not None and not answer.greedy
+    ]
+    mean, std = (fmean(rewards), pstdev(rewards)) if rewards else (None, None)
+    name, words = _estimator(found.key, chain) if group.in_training else ("", "")
+    return GroupFacts(
+        group_id=found.id,
+        evaluation_set=evaluation_set_of(found.id),
+        prompt=prompt_of(first["prompt_id"], found.key, decoder_for(provenance.policy_in.key)[0])
+        if group.in_training
+        else evaluation_prompt_of(first["prompt_id"], first["prompt"]),
+        answers=group.answers,
+        mean=statistics["group_mean"] if statistics else mean,
+        std=statistics["group_std"] if statistics else std,
+        informative=statistics["informative"] if statistics else None,
+        kept=sum(bool(answer.kept) for answer in group.answers) if statistics else None,
+        estimator=name,
+        words=words,
+        provenance=provenance,
+    )
+
+
+def _estimator(key: str, chain: Chain) -> tuple[str, str]:
+    """Name of the estimator, and what it does in one line; empty where this Rollbook does not have it."""
+    recorded = chain.settings("compute_advantages", key).get("compute_advantages", {})
+    name = str(recorded.get("estimator", {}).get("name", ""))
+    try:
+        return name, headline_of(type(ComputeAdvantages.model_validate(recorded).estimator))
+    except ValidationError:
+        return name, ""

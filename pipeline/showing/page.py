@@ -1,0 +1,182 @@
+"""A page about something as HTML: one file that needs nothing else, without a script, light or dark as the reader's.
+
+Everything but the frame is escaped here. A policy forbids the browser to load or run anything, should that fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape
+
+from pipeline.showing.facts import Token
+from pipeline.showing.sections import (
+    CLIP_MARKS,
+    LEGEND,
+    LEVELS,
+    Grid,
+    HeatStrip,
+    Lines,
+    Page,
+    Pairs,
+    Part,
+    Passage,
+    PromptStrip,
+    Section,
+    Verdict,
+    level_of,
+)
+from pipeline.showing.visible import NEWLINE, PICTURES, TAB, visible
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+SIGNS = re.compile(f"‹U\\\\+[0-9A-F]{{4,6}}›|[{NEWLINE}{TAB}{''.join(PICTURES.values())}]")
+"""What `visible` writes for a character without a look."""
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fdfdfc; --line: #d8d8d4; --soft: #6b6b70;
+  --special: #005f87; --good: #1b6e3a; --bad: #b3261e; --h1: #f7eebc; --h2: #fbd49a; --h3: #f3a6a9; --h4: #c58fdc; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --paper: #17181a; --line: #38393d; --soft: #9a9aa0;
+  --special: #6cc4ee; --good: #6fcf8e; --bad: #ff8a80; --h1: #4a4419; --h2: #63451a; --h3: #6f2f33; --h4: #63307d; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 70rem; padding: 0 1rem; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+.sub, dt, .legend { color: var(--soft); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: .6rem 0; }
+dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .6rem 0; font-size: .92rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top; }
+td { white-space: pre-wrap; overflow-wrap: anywhere; max-width: 34rem; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+pre { font: .95rem/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: .6rem 0;
+  border-left: 3px solid var(--line); padding-left: .8rem; }
+pre, dd, td { unicode-bidi: isolate; direction: ltr; }
+.special { color: var(--special); font-weight: 600; } .masked { opacity: .55; }
+.clip { text-decoration: underline 2px; font-weight: 600; } .sign { color: var(--soft); font-size: .85em; }
+.t { border-radius: 2px; } .h1 { background: var(--h1); } .h2 { background: var(--h2); } .h3 { background: var(--h3); }
+.h4 { background: var(--h4); } .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+p { margin: .4rem 0; overflow-wrap: anywhere; }
+"""
+
+
+def html_of(page: Page) -> str:
+    """The whole page."""
+    title = f"{page.title} {page.name}"
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{_safe(title)}</title>",
+            f"<style>{STYLE}</style></head><body><main>",
+            f"<h1>{_safe(title)}</h1>",
+            f'<p class="sub">{_marked(page.subtitle)}</p>',
+            *(_section(section) for section in page.sections),
+            "</main></body></html>",
+            "",
+        ]
+    )
+
+
+def _section(section: Section) -> str:
+    parts = "\n".join(map(_part, section.parts))
+    return f"<section><h2>{_safe(section.title)}</h2>\n{parts}\n</section>"
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Pairs):
+        rows = (f"<dt>{_marked(name)}</dt><dd>{_marked(value)}</dd>" for name, value in part.pairs)
+        return f"<dl>{''.join(rows)}</dl>"
+    if isinstance(part, Grid):
+        return _grid(part)
+    if isinstance(part, Passage):
+        return f"<pre>{_marked(part.text, lines=True)}</pre>"
+    if isinstance(part, PromptStrip):
+        pieces = (
+            f'<span class="special">{_marked(piece.text, lines=True)}</span>'
+            if piece.special
+            else _marked(piece.text, lines=True)
+            for piece in part.pieces
+        )
+        return f"<pre>{''.join(pieces)}</pre>"
+    if isinstance(part, HeatStrip):
+        return f"<pre>{''.join(map(_token, part.tokens))}</pre>{_legend()}"
+    if isinstance(part, Lines):
+        if part.formula:
+            return f"<pre>{'<br>'.join(_marked(line) for line in part.lines)}</pre>"
+        return "".join(f"<p>{_marked(line)}</p>" for line in part.lines)
+    return _verdict(part)
+
+
+def _grid(grid: Grid) -> str:
+    def cell(tag: str, name: str, text: str) -> str:
+        kind = ' class="n"' if name in grid.numbers else ""
+        return f"<{tag}{kind}>{_marked(text)}</{tag}>"
+
+    head = "".join(cell("th", name, name) for name in grid.head)
+    rows = "".join(
+        f"<tr>{''.join(cell('td', name, text) for name, text in zip(grid.head, row, strict=True))}</tr>"
+        for row in grid.rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _token(token: Token) -> str:
+    """A token that says its numbers when pointed at."""
+    classes = ["t", *([f"h{level}"] if (level := level_of(token.sampling_logprob)) else [])]
+    classes += [
+        name
+        for name, wanted in (
+            ("special", token.special),
+            ("masked", not token.trained),
+            ("clip", token.clipped),
+        )
+        if wanted
+    ]
+    text = f"[{token.id}]" if token.text is None else token.text
+    mark = CLIP_MARKS.get(token.clipped or "", "")
+    told = ", ".join(_numbers(token))
+    return f'<span class="{" ".join(classes)}" title="{_safe(told)}">{_marked(text, lines=True)}{mark}</span>'
+
+
+def _numbers(token: Token) -> Iterator[str]:
+    yield f"token {token.place}, id {token.id}"
+    for name, value in (
+        ("log-prob", token.sampling_logprob),
+        ("old", token.old_logprob),
+        ("reference", token.ref_logprob),
+        ("in training", token.policy_logprob),
+        ("ratio", token.ratio),
+        ("advantage", token.advantage),
+    ):
+        if value is not None:
+            yield f"{name} {value:.4f}"
+    if not token.trained:
+        yield "not trained on"
+    if token.clipped:
+        yield f"held by the {'lower' if token.clipped == 'low' else 'upper'} bound"
+
+
+def _legend() -> str:
+    samples = (
+        f'<span class="t h{number}">&nbsp;p &lt; {level:g}&nbsp;</span>'
+        for number, level in enumerate(LEVELS, start=1)
+    )
+    return f'<p class="legend">{LEGEND} {" ".join(samples)}</p>'
+
+
+def _verdict(verdict: Verdict) -> str:
+    mark, kind = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("", "sub")}[verdict.good]
+    return f'<p class="{kind}">{mark}{_marked(verdict.text)}</p>'
+
+
+def _safe(text: str) -> str:
+    """Text without anything that a browser could take for something else."""
+    return escape(visible(text))
+
+
+def _marked(text: str, lines: bool = False) -> str:
+    """The same, with signs for what has no look set apart from the text."""
+    return SIGNS.sub(
+        lambda found: f'<span class="sign">{found[0]}</span>', escape(visible(text, lines))
+    )

@@ -1,0 +1,203 @@
+"""One rollout from prompt to gradient: everything that the tables and run_info of its iteration say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.artifacts import path_of, read_json
+from pipeline.errors import ArtifactError
+from pipeline.showing.answers import TRAINING, Group, Row, rewards_of
+from pipeline.showing.arithmetic import COLUMNS, arithmetic_of
+from pipeline.showing.chain import Chain
+from pipeline.showing.clipping import Objective, with_clips, with_ratios
+from pipeline.showing.decoding import Decoder, decoder_for
+from pipeline.showing.facts import Advantage, Provenance, RolloutFacts, Token, Update
+from pipeline.showing.finding import EVALUATION, Found
+from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
+from pipeline.showing.provenance import missing_of, of_evaluation, of_training
+from pipeline.showing.tables import Stored, stored
+
+
+def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
+    """Everything about a rollout.
+
+    Raises:
+        ArtifactError: if its table is not on disk, or damaged.
+    """
+    group = Group(found.id.rpartition("/")[0], found.key)
+    own = group.row("rollouts", found.id)
+    if not own:
+        raise ArtifactError(f"{group.completions.path}: has no rollout {found.id}")
+    score = group.row("scores", found.id) if group.in_training else own
+    advantage, update = group.row("advantages", found.id), group.row("updates", found.id)
+    provenance = provenance_of(group, own["policy_digest"], chain)
+    objective = Objective.of(chain.settings("update_policy", found.key))
+    decoder, said = decoder_for(provenance.policy_in.key)
+    tokens, decoded = _decoded(
+        _tokens(own, group.row("logprobs", found.id), update, advantage), own, decoder, said
+    )
+    if group.in_training:
+        tokens = with_ratios(tokens, objective)
+        if advantage:
+            share = update.get("clipped_fraction")
+            tokens = with_clips(tokens, advantage["advantage"], share, objective)
+    rewards, logged = rewards_of(score, _weights(group, chain))
+    return RolloutFacts(
+        rollout_id=found.id,
+        group_id=group.id,
+        evaluation_set=evaluation_set_of(group.id),
+        sample_index=own["sample_index"],
+        greedy=own["greedy"],
+        seed=own["seed"],
+        prompt=prompt_of(own["prompt_id"], found.key, decoder)
+        if group.in_training
+        else evaluation_prompt_of(own["prompt_id"], own["prompt"]),
+        completion=own["completion"],
+        text=own["text"],
+        finish_reason=own["finish_reason"],
+        tokens=tokens,
+        decoded=decoded,
+        reward=score.get("reward"),
+        rewards=rewards,
+        logged=logged,
+        step_rewards=score.get("step_rewards") or [],
+        error=score.get("error"),
+        siblings=[answer for answer in group.answers if answer.rollout_id != found.id],
+        advantage=_advantage(found.id, advantage, group, chain) if advantage else None,
+        update=_update(update, objective) if update else None,
+        provenance=provenance,
+    )
+
+
+def provenance_of(group: Group, policy_digest: str, chain: Chain) -> Provenance:
+    """Where the answers of a group come from."""
+    if not group.in_training:
+        return of_evaluation(group.key, policy_digest, [group.completions], chain)
+    prompts = stored("prompts", group.key)
+    tables = [*([prompts] if prompts else []), group.completions, *group.others.values()]
+    missing = missing_of(("prompts", *TRAINING), group.key, chain)
+    return of_training(group.key, policy_digest, tables, chain, missing)
+
+
+def evaluation_set_of(group_id: str) -> str:
+    """Name of the set; empty in training."""
+    if not group_id.startswith(EVALUATION):
+        return ""
+    return group_id.removeprefix(EVALUATION).rsplit("/", 2)[0]
+
+
+def _tokens(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Token]:
+    """The completion token by token, not decoded yet."""
+    ids = own["completion_token_ids"]
+    nothing = [None] * len(ids)
+
+    def of(row: Row, name: str) -> Sequence[float | None]:
+        found: Sequence[float | None] = row.get(name) or nothing
+        return found if len(found) == len(ids) else nothing
+
+    columns = zip(
+        ids,
+        own["loss_mask"],
+        own["sampling_logprobs"],
+        of(logprobs, "old_logprobs"),
+        of(logprobs, "ref_logprobs"),
+        of(update, "policy_logprobs"),
+        of(advantage, "token_advantages"),
+        strict=True,
+    )
+    return [
+        Token(
+            place=place,
+            id=each,
+            text=None,
+            special=None,
+            trained=trained,
+            sampling_logprob=sampling,
+            old_logprob=old,
+            ref_logprob=ref,
+            policy_logprob=policy,
+            advantage=own_advantage,
+        )
+        for place, (each, trained, sampling, old, ref, policy, own_advantage) in enumerate(columns)
+    ]
+
+
+def _decoded(
+    tokens: Sequence[Token], own: Row, decoder: Decoder | None, said: str
+) -> tuple[list[Token], str]:
+    """The tokens with their texts, and what is to be said about these; without a tokenizer they have none."""
+    if decoder is None:
+        return list(tokens), said
+    pieces = decoder.pieces([token.id for token in tokens])
+    if "".join(piece.text for piece in pieces) != own["completion"]:
+        differs = (
+            f"the tokenizer of {decoder.folder} reads the tokens otherwise than they are stored"
+        )
+        said = f"{said}; {differs}" if said else differs
+    found = [
+        replace(token, text=piece.text, special=piece.special)
+        for token, piece in zip(tokens, pieces, strict=True)
+    ]
+    return found, said
+
+
+def _weights(group: Group, chain: Chain) -> Mapping[str, float]:
+    """Weight of each reward by name."""
+    if not group.in_training:
+        return {}
+    rewards = chain.settings("compute_advantages", group.key).get("rewards", [])
+    return {each["column"].removeprefix("reward_"): each["weight"] for each in rewards}
+
+
+def _advantage(rollout_id: str, row: Row, group: Group, chain: Chain) -> Advantage:
+    metrics = path_of("metrics/compute_advantages", group.key)
+    kl_coef = read_json(metrics).get("kl_coef") if metrics.exists() else None
+    arithmetic = None
+    if "scores" in group.rows and "logprobs" in group.rows:
+        arithmetic = arithmetic_of(
+            rollout_id,
+            chain.settings("compute_advantages", group.key),
+            kl_coef,
+            group.rows,
+            lambda: _whole(group),
+        )
+    return Advantage(
+        value=row["advantage"],
+        group_mean=row["group_mean"],
+        group_std=row["group_std"],
+        informative=row["informative"],
+        kept=row["kept"],
+        arithmetic=arithmetic,
+    )
+
+
+def _whole(group: Group) -> dict[str, pa.Table]:
+    """The iteration's tables, as far as estimators read them."""
+    tables: dict[str, Stored] = {"rollouts": group.completions, **group.others}
+    return {kind: tables[kind].all(columns) for kind, columns in COLUMNS.items()}
+
+
+def _update(row: Row, objective: Objective) -> Update:
+    numbers: dict[str, Any] = {
+        name: row.get(name)
+        for name in (
+            "ratio_mean",
+            "ratio_min",
+            "ratio_max",
+            "clipped_fraction",
+            "kl",
+            "rollout_weight",
+            "loss_share",
+        )
+    }
+    return Update(
+        trained=row["trained"],
+        reason=row.get("reason"),
+        loss=objective.name,
+        words=objective.words,
+        **numbers,
+    )

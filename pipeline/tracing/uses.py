@@ -1,0 +1,270 @@
+"""The other way round: what used a reward, a source of data, a source file or a policy, and what came of it."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.ancestry import infos_of, policy_digest
+from pipeline.artifacts import ROOT, path_of
+from pipeline.code import code_hashes
+from pipeline.config import BASE_KEY, labels_of
+from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+
+COMMAND = "rollbook lineage"
+SHORT = 12
+"""Digits shown of a hash in sentences."""
+JUDGED = "judged"
+
+
+@dataclass(frozen=True)
+class Use:
+    """A step that used the thing asked for.
+
+    Attributes:
+        step: such as `score_rollouts@i0003`.
+        key: of the iteration.
+        how: in a few words.
+    """
+
+    step: str
+    key: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What used a thing.
+
+    Attributes:
+        thing: as it was asked for, written out.
+        uses: steps that used it themselves, in order.
+        policies: iterations whose policy was made with it or from one that was, oldest first.
+    """
+
+    thing: str
+    uses: Sequence[Use]
+    policies: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def uses_of(thing: str) -> Uses:
+    """What used `reward:NAME`, `data:NAME`, `code:FILE` or `policy:POLICY`, as far as run_info is on disk.
+
+    Raises:
+        ConfigError: if the thing cannot be read, or nothing is called so.
+        ArtifactError: if run_info is damaged, or there is no such policy.
+    """
+    kind, colon, name = thing.partition(":")
+    if not (colon and name and kind in KINDS):
+        hint = nearest(kind, (f"{each}:NAME" for each in KINDS))
+        raise ConfigError([Problem("--uses", f"{thing!r} cannot be read; {hint}")], COMMAND)
+    shown, found, trains = KINDS[kind](name, _Steps())
+    return Uses(f"{kind}:{shown}", found, _policies_after(found, trains))
+
+
+class _Steps:
+    """run_info of every step on disk, the steps of an iteration in their order."""
+
+    def __init__(self) -> None:
+        self.by_stage = {name: infos_of(name) for name in (*ONCE_STAGES, *ITERATION_STAGES)}
+        names = sorted(folder.name for folder in (ROOT / "run_info" / RESCORE_STAGE).glob("*/"))
+        self.rescores = {name: infos_of(f"{RESCORE_STAGE}/{name}") for name in names}
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All of them, with what each is called, by iteration."""
+        stages = list(self.by_stage)
+        every = [(info, "") for infos in self.by_stage.values() for info in infos]
+        every += [(info, name) for name, infos in self.rescores.items() for info in infos]
+
+        def place(item: tuple[dict[str, Any], str]) -> tuple[str, str, int]:
+            info, _ = item
+            stage = stages.index(info["stage"]) if info["stage"] in stages else len(stages)
+            return info["iteration"][-4:], info["iteration"], stage
+
+        for info, name in sorted(every, key=place):
+            yield _address(info, name), info
+
+
+_Found = tuple[str, list[Use], Callable[[Use], bool]]
+"""What was found is called, the steps, and whether a step's use of it goes into the policy of its iteration."""
+
+
+def _reward(name: str, steps: _Steps) -> _Found:
+    uses, known = [], set()
+    for address, info in steps:
+        for how, spec in _rewards_in(info["settings"]):
+            names = {str(spec.get(each)) for each in ("name", "path", "label") if spec.get(each)}
+            known |= names
+            if name in names:
+                weight = f", weight {spec['weight']:g}" if how != JUDGED else ""
+                uses.append(Use(address, info["iteration"], f"{how}{weight}"))
+    _refuse_unknown("reward", name, uses, known)
+    return name, uses, lambda use: use.step.startswith("score_rollouts@")
+
+
+def _rewards_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    scored = settings.get("score_rollouts")
+    for spec in scored.get("rewards", []) if isinstance(scored, Mapping) else []:
+        yield ("asked again" if "previous" in settings else "rewarded"), spec
+    judged = settings.get("evaluate")
+    if isinstance(judged, Mapping) and settings.get("wanted", True):
+        yield JUDGED, judged["scorer"]
+
+
+def _data(name: str, steps: _Steps) -> _Found:
+    """By name of a source or evaluation set, by a file that a source reads, or by a data file of a component."""
+    uses, known = [], set()
+    labels: set[str] = set()
+    sets: set[str] = set()
+    for info in steps.by_stage["prepare_data"]:
+        data = info["settings"]["data"]
+        for label, spec in _labelled(data["train"]):
+            names = _names_of_source(spec) | {label}
+            known |= names
+            if _is_named(name, names):
+                labels.add(label)
+        for label, spec in data["evaluation"].items():
+            names = _names_of_source(spec) | {label}
+            known |= names
+            if _is_named(name, names):
+                sets.add(label)
+        if labels or sets:
+            uses.append(Use("prepare_data@i0000", BASE_KEY, "read"))
+    for address, info in steps:
+        key, stage = info["iteration"], info["stage"]
+        known |= set(info["files"])
+        if name in info["files"]:
+            uses.append(Use(address, key, f"read version {info['files'][name][:SHORT]}"))
+        if stage == "prepare_prompts" and labels & info["settings"]["source_weights"].keys():
+            uses.append(Use(address, key, _drawn(key, labels)))
+        if stage == "evaluate_policy" and sets and info["settings"].get("wanted", True):
+            uses.append(Use(address, key, "judged on it"))
+    _refuse_unknown("data", name, uses, known)
+    return name, uses, lambda use: not use.step.startswith(("evaluate_policy@", "prepare_data@"))
+
+
+def _labelled(specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    specs = list(specs)
+    return zip(labels_of(str(spec["name"]) for spec in specs), specs, strict=True)
+
+
+def _names_of_source(spec: Mapping[str, Any]) -> set[str]:
+    """What a source can be called: its name, its path, a data set of a hub, its files."""
+    files = spec.get("files") or []
+    named = [spec.get(each) for each in ("name", "path", "dataset")]
+    return {str(each) for each in (*named, *([files] if isinstance(files, str) else files)) if each}
+
+
+def _is_named(name: str, names: set[str]) -> bool:
+    """Whether a source is called so, or reads a file of this name by a pattern."""
+    return name in names or any(glob.has_magic(each) and Path(name).match(each) for each in names)
+
+
+def _drawn(key: str, labels: set[str]) -> str:
+    table = path_of("prompts", key)
+    if not table.exists():
+        return "asked prompts of it"
+    sources = pq.read_table(table, columns=["source"]).column("source")
+    count = sum(int(pc.sum(pc.equal(sources, label)).as_py() or 0) for label in labels)
+    return f"asked {count:,} prompts of it, of {len(sources):,}"
+
+
+def _code(name: str, steps: _Steps) -> _Found:
+    known = {file for _, info in steps for file in info["code"]}
+    matching = sorted(file for file in known if file == name or file.endswith(f"/{name}"))
+    if len(matching) > 1 and name not in matching:
+        what = f"{name!r} could be {', '.join(matching)}; write more of the path"
+        raise ConfigError([Problem("--uses", what)], COMMAND)
+    file = name if name in matching else (matching or [name])[0]
+    today = code_hashes([Path(file)]).get(file) if Path(file).is_file() else None
+    uses = []
+    for address, info in steps:
+        if (version := info["code"].get(file)) is not None:
+            now = "as it is now" if version == today else "another than now"
+            uses.append(Use(address, info["iteration"], f"ran version {version[:SHORT]}, {now}"))
+    _refuse_unknown("code", name, uses, known)
+    return file, uses, lambda use: not use.step.startswith(("evaluate_policy@", RESCORE_STAGE))
+
+
+READ_AS = {
+    ("prepare_prompts", "policies"): "rendered prompts for it",
+    ("generate_rollouts", "policies"): "sampled from it",
+    ("measure_logprobs", "policies"): "measured its log-probs",
+    ("measure_logprobs", "reference"): "measured its log-probs as the reference",
+    ("update_policy", "policies"): "trained on from it",
+    ("evaluate_policy", "policies"): "judged it",
+}
+"""What a stage did with a policy that it read under a label."""
+ONLY_IF = {
+    ("measure_logprobs", "policies"): "needs_old",
+    ("measure_logprobs", "reference"): "needs_reference",
+}
+"""Setting without which a stage opens a policy and does nothing with it."""
+
+
+def _policy(name: str, steps: _Steps) -> _Found:
+    digest = policy_digest(name)
+    uses = []
+    for address, info in steps:
+        for label in [label for label, read in info["inputs"].items() if read == digest]:
+            role = (info["stage"], label)
+            if role not in ONLY_IF or info["settings"].get(ONLY_IF[role]):
+                how = READ_AS.get(role, "computed with an adapter on it")
+                uses.append(Use(address, info["iteration"], how))
+    return (
+        f"{name} ({digest[:SHORT]})",
+        uses,
+        lambda use: not use.step.startswith("evaluate_policy@"),
+    )
+
+
+KINDS: Mapping[str, Callable[[str, _Steps], _Found]] = {
+    "reward": _reward,
+    "data": _data,
+    "code": _code,
+    "policy": _policy,
+}
+
+
+def _policies_after(uses: Sequence[Use], trains: Callable[[Use], bool]) -> list[str]:
+    """Iterations whose policy has a use among its ancestors; all, if the base policy or the data came of it."""
+    direct = {use.key for use in uses if trains(use)}
+    made = {
+        info["outputs"]["policies"]: info for info in infos_of("update_policy") if info["outputs"]
+    }
+
+    def came_of_it(info: Mapping[str, Any]) -> bool:
+        seen: set[str] = set()
+        while info["iteration"] not in (direct | seen):
+            seen.add(info["iteration"])
+            if info["inputs"]["policies"] not in made:
+                return BASE_KEY in direct
+            info = made[info["inputs"]["policies"]]
+        return info["iteration"] in direct
+
+    found = [info["iteration"] for info in made.values() if came_of_it(info)]
+    return sorted(found, key=lambda key: (key[-4:], key))
+
+
+def _address(info: Mapping[str, Any], rescore: str) -> str:
+    key = info["iteration"]
+    return f"{info['stage']}@{rescore}-{key}" if rescore else f"{info['stage']}@{key}"
+
+
+def _refuse_unknown(kind: str, name: str, uses: Sequence[Use], known: Iterable[str]) -> None:
+    """Raises ConfigError if nothing used it and nothing is called so."""
+    known = set(known)
+    if not uses and name not in known:
+        what = f"no step that left its run_info here used {kind} {name!r}; {nearest(name, known)}"
+        raise ConfigError([Problem("--uses", what)], COMMAND)

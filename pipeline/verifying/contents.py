@@ -1,0 +1,207 @@
+"""What each stored artifact says about itself: kind, key, schema, content hash; and whether its step says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import (
+    FOLDERS,
+    Facts,
+    path_of,
+    read_facts,
+    read_json,
+    read_table,
+    refuse_other,
+)
+from pipeline.errors import ArtifactError
+from pipeline.hashing import FACTS_FILE, digest_of_files, sha256_of
+from pipeline.plan import load_stage
+from pipeline.stage import Output as Declared
+from pipeline.stage import Stage
+from pipeline.verifying.finding import Finding, restore, short
+from pipeline.verifying.places import Stored
+from pipeline.verifying.recorded import Step
+from pipeline.verifying.stored_bytes import HashedFiles
+
+METRICS = "metrics_sha256"
+"""In run_info: SHA-256 of the metrics file."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What could be read of a step.
+
+    Attributes:
+        step: as recorded.
+        stage: its declaration.
+        info: its run_info; empty if it is not here or cannot be trusted.
+        facts: what its outputs say about themselves, by path.
+        findings: what does not agree.
+        notes: what is no fault and worth knowing.
+    """
+
+    step: Step
+    stage: Stage[Any]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_step(
+    step: Step, stored: Mapping[str, Stored], damaged: set[str], hashed: HashedFiles | None
+) -> Read:
+    """Reads the outputs of a step.
+
+    Args:
+        step: a finished one that has a declaration.
+        stored: outputs by path.
+        damaged: paths whose bytes are known to be wrong; they are left out.
+        hashed: hashes of all files; None: contents are believed to be what they say.
+    """
+    entry = step.entry
+    stage = load_stage(entry.stage)
+    if entry.rescore:
+        stage = stage.for_rescore(entry.rescore)
+    findings: list[Finding] = []
+    notes: list[str] = []
+    wanted = {path.as_posix() for path in stage.output_paths(entry.key)}
+    if missing := sorted(wanted - entry.outputs.keys()):
+        notes.append(
+            f"{', '.join(missing)}: {entry.address} makes it, and {step.source} lists no such output"
+        )
+    usable = {
+        path: stored[path]
+        for path in sorted(wanted & entry.outputs.keys())
+        if path not in damaged and stored[path].is_whole
+    }
+    info = _info(step, stage, usable, findings, notes)
+    facts: dict[str, Facts] = {}
+    for item in stage.outputs:
+        path = item.path(entry.key).as_posix()
+        if path not in usable:
+            continue
+        try:
+            facts[path] = _facts(item, usable[path], hashed)
+        except ArtifactError as error:
+            findings.append(_unreadable(path, error, step))
+            continue
+        findings += _against_info(item, facts[path], path, info, step)
+    findings += _metrics(stage.metrics_path(entry.key).as_posix(), usable, info, step)
+    return Read(step, stage, info, facts, findings, notes)
+
+
+def _info(
+    step: Step,
+    stage: Stage[Any],
+    usable: Mapping[str, Stored],
+    findings: list[Finding],
+    notes: list[str],
+) -> Mapping[str, Any]:
+    """The step's run_info, if it is here and that of this step."""
+    path = stage.run_info_path(step.entry.key).as_posix()
+    file = usable[path].content if path in usable else None
+    if file is None:
+        return {}
+    try:
+        info = read_json(file)
+    except ArtifactError as error:
+        findings.append(_unreadable(path, error, step))
+        return {}
+    whose = f"{info.get('stage')}@{info.get('iteration')}"
+    expected = f"{stage.name}@{step.entry.key}"
+    if whose != expected or (stage.rescore and f"--rescore {stage.rescore}" not in info["command"]):
+        what = f"is the run_info of {whose}, and should be that of {stage.label(step.entry.key)}"
+        findings.append(Finding(path, what, expected, whose, restore(path, step.source)))
+        return {}
+    if step.entry.digest not in (None, info["digest"]):
+        notes.append(
+            f"{step.entry.address} ran with settings and code {short(info['digest'])}, {step.source} says "
+            f"{short(str(step.entry.digest))}: `dvc commit` took the result over without running it again"
+        )
+    return info
+
+
+def _facts(item: Declared, stored: Stored, hashed: HashedFiles | None) -> Facts:
+    """What an artifact says about itself; that its content is what it says is checked unless `hashed` is None.
+
+    Raises:
+        ArtifactError: if it is damaged, or another artifact.
+    """
+    path = Path(stored.output.path)
+    if item.kind in FOLDERS:
+        return _folder_facts(item.kind, path, stored.members, hashed)
+    file = stored.content
+    if file is None:
+        raise ArtifactError(f"{path}: is no file")
+    if hashed is not None:
+        return read_table(path, item.kind, at=file)[1]
+    facts = read_facts(file)
+    refuse_other(facts, item.kind, path)
+    return facts
+
+
+def _folder_facts(
+    kind: str, path: Path, members: Mapping[str, Path], hashed: HashedFiles | None
+) -> Facts:
+    try:
+        facts = Facts(**json.loads(members[FACTS_FILE].read_text(encoding="utf-8")))
+    except (OSError, LookupError, ValueError, TypeError):
+        raise ArtifactError(f"{path}: {FACTS_FILE} is missing or damaged") from None
+    refuse_other(facts, kind, path)
+    if hashed is not None:
+        found = digest_of_files({name: hashed[file].sha256 for name, file in members.items()})
+        if found != facts.content_hash:
+            raise ArtifactError(
+                f"{path}: its files have digest {short(found)}, and {FACTS_FILE} says {short(facts.content_hash)}"
+            )
+    return facts
+
+
+def _against_info(
+    item: Declared, facts: Facts, path: str, info: Mapping[str, Any], step: Step
+) -> Iterator[Finding]:
+    """Where an artifact and the run_info of the step that made it say different things."""
+    if not info:
+        return
+    pairs = [("its content hash", facts.content_hash, info["outputs"].get(item.label, ""))]
+    pairs += [
+        (f"the {name} it was made from", found, info["inputs"].get(name, ""))
+        for name, found in facts.inputs.items()
+    ]
+    pairs.append(("its settings and code", facts.settings, info["digest"]))
+    for what, found, expected in pairs:
+        if found != expected:
+            run_info = path_of(f"run_info/{step.entry.stage}", step.entry.key)
+            yield Finding(
+                path,
+                f"is not what {step.entry.address} made: {what} is {short(found)}, its run_info says {short(expected)}",
+                expected,
+                found,
+                f"{restore(path, step.source)}; if {run_info} is the wrong one, the same for it",
+            )
+            return
+
+
+def _unreadable(path: str, error: ArtifactError, step: Step) -> Finding:
+    """What an artifact's own reader says of it."""
+    what = error.message.removeprefix(f"{path}: ")
+    return Finding(path, what, "what it says it is", "", restore(path, step.source))
+
+
+def _metrics(
+    path: str, usable: Mapping[str, Stored], info: Mapping[str, Any], step: Step
+) -> Iterator[Finding]:
+    """Metrics say nothing about themselves, so the run_info names their bytes (that of older runs does not)."""
+    expected = info.get(METRICS)
+    file = usable[path].content if path in usable else None
+    if expected is None or file is None:
+        return
+    if (found := sha256_of(file)) != expected:
+        said = f"its SHA-256 is {short(found)}, its run_info says {short(expected)}"
+        what = f"is not what {step.entry.address} made: {said}"
+        yield Finding(path, what, expected, found, restore(path, step.source))

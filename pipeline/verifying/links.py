@@ -1,0 +1,172 @@
+"""What stored artifacts say about each other: the digests of what each was made from, and the same ids in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.artifacts import Facts, is_table, path_of, read_json
+from pipeline.config import BASE_KEY, Params
+from pipeline.errors import ArtifactError
+from pipeline.policies.adapters import BASE_FILE
+from pipeline.verifying.contents import Read
+from pipeline.verifying.finding import Finding, restore, short
+from pipeline.verifying.places import Stored
+from pipeline.verifying.recorded import Recorded
+
+SAME_ROLLOUTS = ("scores", "advantages", "updates")
+"""Tables with a row for each rollout of their iteration."""
+MADE_BY = ("rollouts", "evaluations")
+"""Tables that name the policy that made them, in a column."""
+
+
+def digest_findings(
+    reads: Sequence[Read], facts: Mapping[str, Facts], recorded: Recorded, params: Params
+) -> tuple[list[Finding], list[str]]:
+    """Steps that recorded other inputs than what now lies where they read them.
+
+    Args:
+        reads: all steps.
+        facts: of all artifacts that are not known to be wrong, by path.
+        recorded: what DVC recorded.
+        params: of the project.
+
+    Returns:
+        What does not agree; and the addresses of steps that DVC would run again, since by the lock file what they read
+        was made again: of those nothing can be said.
+    """
+    readers: dict[tuple[str, str], list[str]] = {}
+    stale: dict[str, None] = {}
+    for read in reads:
+        entry = read.step.entry
+        for item in read.stage.inputs:
+            if not read.info or not item.was_read(read.info["inputs"]):
+                continue
+            path = item.path(entry.key, params).as_posix()
+            made = recorded.outputs.get(path)
+            if made is None or entry.inputs.get(path) != made.md5:
+                stale[entry.address] = None
+                continue
+            then = read.info["inputs"].get(item.label, "")
+            if path in facts and facts[path].content_hash != then:
+                readers.setdefault((path, then), []).append(entry.address)
+    findings = []
+    for (path, then), addresses in readers.items():
+        now = facts[path].content_hash
+        what = (
+            f"is not what {', '.join(addresses)} read: {short(now)}, and recorded is {short(then)}"
+        )
+        mend = restore(path, recorded.outputs[path].source)
+        findings.append(Finding(path, what, then, now, mend))
+    return findings, list(stale)
+
+
+class Ids:
+    """Columns of stored tables, read once, and what they say of each other."""
+
+    def __init__(self, stored: Mapping[str, Stored], facts: Mapping[str, Facts]) -> None:
+        """Only tables with facts are looked at: the others are missing, or known to be wrong."""
+        self._stored = stored
+        self._facts = facts
+
+    def findings(self, read: Read) -> Iterator[Finding]:
+        """What is wrong in the tables that a step made."""
+        entry = read.step.entry
+        for item in read.stage.outputs:
+            path = item.path(entry.key).as_posix()
+            if path not in self._facts:
+                continue
+            if is_table(item.kind) and item.kind != "data":
+                yield from self._iteration(read, path)
+            if item.kind in MADE_BY and read.info:
+                yield from self._policy(read, path)
+            family = item.kind.partition("/")[0]
+            if family in (*SAME_ROLLOUTS, "rescores"):
+                yield from self._same(
+                    read, path, path_of("rollouts", entry.key).as_posix(), "rollout_id"
+                )
+            if family == "logprobs" and self._rows(path):
+                yield from self._same(
+                    read, path, path_of("rollouts", entry.key).as_posix(), "rollout_id"
+                )
+            if family == "rollouts":
+                yield from self._same(
+                    read, path, path_of("prompts", entry.key).as_posix(), "group_id"
+                )
+            if family in ("prompts", "evaluations") and read.info:
+                data = path_of("data", "train" if family == "prompts" else "evaluation").as_posix()
+                made_from = self._facts.get(data)
+                if made_from and made_from.content_hash == read.info["inputs"].get("data"):
+                    yield from self._among(read, path, data, "prompt_id")
+            if family == "history" and entry.key != BASE_KEY:
+                prompts = path_of("prompts", entry.key).as_posix()
+                yield from self._among(read, prompts, path, "prompt_id")
+
+    def _iteration(self, read: Read, path: str) -> Iterator[Finding]:
+        key = read.step.entry.key
+        found = pc.unique(self._column(path, "iteration")).to_pylist()
+        if wrong := [str(each) for each in found if each != key]:
+            what = f"holds rows of iteration {', '.join(wrong[:3])}"
+            yield Finding(path, what, key, wrong[0], restore(path, read.step.source))
+
+    def _policy(self, read: Read, path: str) -> Iterator[Finding]:
+        digest = read.info["inputs"]["policies"]
+        found = pc.unique(self._column(path, "policy_digest")).to_pylist()
+        if wrong := [str(each) for each in found if each != digest]:
+            what = (
+                f"holds rows of policy {short(wrong[0])}, and its step read policy {short(digest)}"
+            )
+            yield Finding(path, what, digest, wrong[0], restore(path, read.step.source))
+
+    def _same(self, read: Read, path: str, other: str, name: str) -> Iterator[Finding]:
+        """Both tables hold the same ids."""
+        yield from self._among(read, path, other, name)
+        yield from self._among(read, other, path, name)
+
+    def _among(self, read: Read, path: str, other: str, name: str) -> Iterator[Finding]:
+        """Ids of one table that another one lacks."""
+        if path not in self._facts or other not in self._facts:
+            return
+        mine, theirs = self._column(path, name), self._column(other, name)
+        if mine.equals(theirs):
+            return
+        unknown = mine.filter(pc.invert(pc.is_in(mine, value_set=theirs.combine_chunks())))
+        if len(unknown):
+            what = f"has {len(unknown)} of {len(mine)} {name}s that {other} lacks, such as {unknown[0]}"
+            yield Finding(
+                path, what, f"{name}s of {other}", str(unknown[0]), restore(path, read.step.source)
+            )
+
+    def _rows(self, path: str) -> int:
+        return int(pq.read_metadata(self._file(path)).num_rows)
+
+    def _column(self, path: str, name: str) -> pa.ChunkedArray:
+        return pq.read_table(self._file(path), columns=[name]).column(name)
+
+    def _file(self, path: str) -> Path:
+        file = self._stored[path].content
+        if file is None:
+            raise ArtifactError(f"{path}: is not here")
+        return file
+
+
+def adapter_findings(
+    reads: Sequence[Read], stored: Mapping[str, Stored], facts: Mapping[str, Facts]
+) -> Iterator[Finding]:
+    """Adapters that name another base than the policy that lies where they say."""
+    for read in reads:
+        path = path_of("policies", read.step.entry.key).as_posix()
+        if path not in read.facts or BASE_FILE not in stored[path].members:
+            continue
+        named = read_json(stored[path].members[BASE_FILE])
+        base, digest = path_of("policies", str(named.get("key"))), str(named.get("digest"))
+        found = facts.get(base.as_posix())
+        if found is not None and found.content_hash != digest:
+            now = found.content_hash
+            what = f"is an adapter on policy {short(digest)}, and {base} is {short(now)}"
+            mend = restore(base.as_posix(), read.step.source)
+            yield Finding(path, what, digest, now, mend)

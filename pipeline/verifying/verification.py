@@ -1,0 +1,191 @@
+"""Everything that was recorded, held against everything that is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config import Params
+from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.process import processors
+from pipeline.progress import Progress
+from pipeline.running_steps import running_steps
+from pipeline.verifying.contents import METRICS, Read, read_step
+from pipeline.verifying.finding import Finding
+from pipeline.verifying.links import Ids, adapter_findings, digest_findings
+from pipeline.verifying.places import Stored, find
+from pipeline.verifying.recorded import Recorded, read_recorded
+from pipeline.verifying.stored_bytes import HashedFiles, byte_findings
+
+DECLARED = (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)
+"""Stages whose inputs and outputs are declared; the others make no tables."""
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        findings: what is wrong.
+        notes: what is no fault and worth knowing.
+        absent: paths of outputs that are not on this machine, or not whole; pruned ones are not among them.
+        steps, outputs: how many were looked at.
+        files, size: how many were hashed, and their bytes; 0 if contents were believed.
+    """
+
+    findings: Sequence[Finding]
+    notes: Sequence[str]
+    absent: Sequence[str]
+    steps: int
+    outputs: int
+    files: int
+    size: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "clean": not self.findings,
+            "findings": [dict(finding.as_json()) for finding in self.findings],
+            "notes": list(self.notes),
+            "absent": list(self.absent),
+            "steps": self.steps,
+            "outputs": self.outputs,
+            "files": self.files,
+            "bytes": self.size,
+        }
+
+
+def verify(params: Params, fast: bool = False) -> Verification:
+    """Verifies the current project.
+
+    Args:
+        params: of the project.
+        fast: believe that bytes and contents are what they say, and look only at how artifacts name each other.
+
+    Raises:
+        ConfigError: if a lock file, or a file of a sealed part, cannot be read.
+        RollbookError: outside of a DVC project.
+    """
+    recorded = read_recorded(params)
+    busy = _busy(recorded)
+    steps = [step for step in recorded.steps if step.entry.address not in busy]
+    stored = {
+        path: find(output) for path, output in recorded.outputs.items() if output.step not in busy
+    }
+    findings = list(recorded.disagreements)
+    hashed = None if fast else HashedFiles(stored.values())
+    if hashed is not None:
+        with Progress("verify", hashed.count, "files", "bytes") as bar:
+            hashed.read(bar.update)
+    whose = _paths_by_md5(stored)
+    by_path = {
+        path: [] if hashed is None else list(byte_findings(each, hashed, whose))
+        for path, each in stored.items()
+    }
+    findings += [finding for found in by_path.values() for finding in found]
+    damaged = {path for path, found in by_path.items() if found}
+    with ThreadPoolExecutor(processors()) as pool:
+        declared = [step for step in steps if step.entry.stage in DECLARED]
+        reads = list(pool.map(lambda step: read_step(step, stored, damaged, hashed), declared))
+    findings += [finding for read in reads for finding in read.findings]
+    wrong = {finding.path for finding in findings}
+    facts = {
+        path: found
+        for read in reads
+        for path, found in read.facts.items()
+        if path not in wrong  # what names it would only say it again
+    }
+    linked, stale = digest_findings(reads, facts, recorded, params)
+    findings += [*linked, *adapter_findings(reads, stored, facts)]
+    ids = Ids(stored, facts)
+    findings += [finding for read in reads for finding in ids.findings(read)]
+    return Verification(
+        findings=list(dict.fromkeys(findings)),
+        notes=[
+            *_running(busy),
+            *_where(stored),
+            *(note for read in reads for note in read.notes),
+            *_unnamed(reads),
+            *_stale(stale),
+            *_foreign(recorded),
+        ],
+        absent=[path for path, each in stored.items() if _is_absent(each)],
+        steps=len(steps),
+        outputs=len(stored),
+        files=hashed.count if hashed is not None else 0,
+        size=hashed.size if hashed is not None else 0,
+    )
+
+
+def _busy(recorded: Recorded) -> set[str]:
+    """Addresses of steps that are running: what they have written is not in dvc.lock yet."""
+    running = {(step.stage, step.key, step.rescore) for step in running_steps()}
+    return {
+        step.entry.address
+        for step in recorded.steps
+        if (step.entry.stage, step.entry.key, step.entry.rescore) in running
+    }
+
+
+def _paths_by_md5(stored: Mapping[str, Stored]) -> Mapping[str, Sequence[str]]:
+    """Outputs and files of folders by their md5."""
+    found: dict[str, list[str]] = {}
+    for path, each in stored.items():
+        for file in each.files:
+            found.setdefault(file.md5, []).append(f"{path}/{file.name}" if file.name else path)
+    return found
+
+
+def _is_absent(stored: Stored) -> bool:
+    return not stored.is_whole and not stored.output.pruned
+
+
+def _running(busy: set[str]) -> Iterator[str]:
+    if busy:
+        yield f"{_listed(sorted(busy))}: running now, so what it makes is left out"
+
+
+def _where(stored: Mapping[str, Stored]) -> Iterator[str]:
+    """Says what lies in only one place or none, by kind."""
+    pruned = [path for path, each in stored.items() if each.output.pruned and not each.is_whole]
+    absent = [path for path, each in stored.items() if _is_absent(each)]
+    cached = [path for path, each in stored.items() if each.is_whole and not each.in_workspace]
+    lacking = [path for path, each in stored.items() if each.in_workspace and each.lacks_cache]
+    if absent:
+        yield f"{_count(absent)} not on this machine, and not verified: {_listed(absent)}; `dvc pull PATH` gets one"
+    if pruned:
+        yield f"{_count(pruned)} pruned by sealing: {_listed(pruned)}; `rollbook seal --rebuild KEY` makes one again"
+    if cached:
+        yield f"{_count(cached)} only in DVC's cache: {_listed(cached)}; `dvc checkout PATH` puts one in its place"
+    if lacking:
+        yield f"{_count(lacking)} only in the workspace: {_listed(lacking)}; `dvc commit` puts them into DVC's cache"
+
+
+def _count(paths: Sequence[str]) -> str:
+    return f"{len(paths)} output is" if len(paths) == 1 else f"{len(paths)} outputs are"
+
+
+def _unnamed(reads: Sequence[Read]) -> Iterator[str]:
+    """Metrics say nothing about themselves."""
+    older = [read.step.entry.address for read in reads if read.info and METRICS not in read.info]
+    if older:
+        yield f"{_listed(older)}: run by an older Rollbook, whose run_info does not name its metrics; their md5 does"
+
+
+def _stale(addresses: Sequence[str]) -> Iterator[str]:
+    if addresses:
+        why = "what they read was made again since, or is another by params.yaml"
+        yield f"{_listed(addresses)}: {why}; `dvc repro` brings them up to date"
+
+
+def _foreign(recorded: Recorded) -> Iterator[str]:
+    if recorded.foreign:
+        yield f"{_listed(recorded.foreign)}: in a lock file, and in no iteration of params.yaml; not verified"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join([*names[:SHOWN], *([f"and {more} more"] if more > 0 else [])])

@@ -1,0 +1,142 @@
+"""A thousand random kills: the stage program or DVC, over repeated short runs of the embedded policy.
+
+A run starts with nothing but its settings. It is killed at random moments and started again until it gets through or
+has been killed often enough, then brought to its end, and must be what a run is that nobody disturbed.
+`python -m tests.benchmarks.kills 100` prints the section for a hundred.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import functools
+import itertools
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.tables import markdown
+from tests.e2e.kills import NOT_IN_A_STAGE, Kill, faults, kill_once
+from tests.e2e.projects import make_project, output_hashes, repro
+
+KILLS = 1000
+KILLS_PER_RUN = 25
+WORKING_SHARE = 0.3
+"""Of the time of an undisturbed run: a kill comes at most so long after `check`, and so they reach every stage."""
+SEED = 0
+SHOWN_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run and what was done to it.
+
+    Attributes:
+        kills: in order.
+        seconds: in all.
+        faults: what was not as in the undisturbed run, in the end.
+    """
+
+    kills: Sequence[Kill]
+    seconds: float
+    faults: Sequence[str]
+
+
+def report(kills: int = KILLS, processes: int | None = None) -> str:
+    """The section: what was hit how often, times, faults.
+
+    Args:
+        kills: how many at least.
+        processes: runs at once; default: one per processor.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        template, undisturbed = (Path(folder) / name for name in ("template", "undisturbed"))
+        make_project(template, iterations=1)
+        shutil.copytree(template, undisturbed, symlinks=True)
+        started = time.perf_counter()
+        repro(undisturbed)
+        seconds = time.perf_counter() - started
+        task = functools.partial(
+            _run, template, output_hashes(undisturbed), WORKING_SHARE * seconds
+        )
+        runs = _runs(task, kills, processes or os.cpu_count() or 1)
+    return section(runs, seconds)
+
+
+def _runs(task: Callable[[int], Run], kills: int, processes: int) -> list[Run]:
+    """Runs of numbers 0, 1, … until all of them together were killed often enough."""
+    found: list[Run] = []
+    number = 0
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        going: set[concurrent.futures.Future[Run]] = set()
+        while sum(len(each.kills) for each in found) < kills or going:
+            while len(going) < processes and sum(len(each.kills) for each in found) < kills:
+                going.add(pool.submit(task, number))
+                number += 1
+            done, going = concurrent.futures.wait(
+                going, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            found += [each.result() for each in done]
+            for fault in itertools.chain(*(each.result().faults for each in done)):
+                print(fault, file=sys.stderr)
+            print(
+                f"{sum(len(each.kills) for each in found)} kills in {len(found)} runs, "
+                f"{sum(bool(each.faults) for each in found)} runs with faults",
+                file=sys.stderr,
+                flush=True,
+            )
+    return found
+
+
+def _run(template: Path, expected: dict[str, str], working_seconds: float, number: int) -> Run:
+    chance, folder = random.Random(f"{SEED}/{number}"), template.parent / f"run-{number}"
+    started, kills, found = time.perf_counter(), list[Kill](), list[str]()
+    shutil.copytree(template, folder, symlinks=True)
+    try:
+        while len(kills) < KILLS_PER_RUN:
+            kill = kill_once(folder, chance, working_seconds)
+            if kill is None:
+                break
+            kills.append(kill)
+        found += faults(folder, expected)
+    except AssertionError as error:
+        found.append(str(error))
+    if not found:
+        shutil.rmtree(folder)
+    return Run(kills, time.perf_counter() - started, [f"run {number}: {each}" for each in found])
+
+
+def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
+    """What was hit how often, times, and the first faults."""
+    kills = [kill for run in runs for kill in run.kills]
+    counts = collections.Counter((kill.during, kill.victim) for kill in kills)
+    places = sorted(
+        {kill.during for kill in kills}, key=lambda name: (name == NOT_IN_A_STAGE, name)
+    )
+    table = markdown(
+        ["running at that moment", "stage killed", "DVC killed"],
+        [[each, *(str(counts[each, victim]) for victim in ("stage", "DVC"))] for each in places],
+    )
+    faulty = [fault for run in runs for fault in run.faults]
+    seconds = [run.seconds for run in runs]
+    lines = [f"- {' '.join(fault.split())}" for fault in faulty[:SHOWN_FAULTS]]
+    listed = "\n".join(["", "", *lines] if lines else [])
+    return (
+        f"## Random kills\n\n{len(kills):,} kills with SIGKILL in {len(runs)} runs of one small iteration from "
+        f"nothing, each then brought to its end. Faults: {len(faulty)}. Compared are the md5s of all outputs but "
+        "run_info with those of a run that nobody disturbed, what is left behind, `rollbook verify`, and what a second "
+        f"`dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, killed "
+        f"{len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included."
+        f"\n\n{table}{listed}"
+    )
+
+
+if __name__ == "__main__":
+    print(report(*map(int, sys.argv[1:])))

@@ -1,0 +1,32 @@
+"""An update replayed for real: the same weights to the last bit, and a flipped bit found by tensor."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.projects import run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+FLIPPED = -4001
+"""Place of a byte in the weights, from the end: the sign and the exponent of one."""
+
+
+def test_an_update_is_identical_and_a_flipped_bit_is_found(copy: Path) -> None:
+    weights = copy / "artifacts/policies/i0001/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[FLIPPED] ^= 1
+    weights.unlink()
+    weights.write_bytes(data)
+    result = run(copy, "rollbook", "replay", "update_policy@i0001", check=False)
+    assert result.returncode == 1, result.stderr
+    verdict = json.loads((copy / ".rollbook/replays/update_policy@i0001.json").read_text())
+    [step] = verdict["steps"]
+    assert {each["recorded"] == each["replayed"] for each in step["outputs"]} == {True}
+    assert len(step["outputs"]) == 5
+    found = [each["comparison"] for each in step["outputs"]]
+    [difference] = [each for each in found if each["outcome"] != "identical"]
+    assert "the workspace holds something else than was recorded" in difference["text"]
+    assert "model.safetensors: first in tensor" in difference["text"]
+    [(_, weights_found)] = difference["facts"]["altered"]["the workspace"].items()
+    assert weights_found["weights"] == 1

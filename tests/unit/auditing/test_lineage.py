@@ -1,0 +1,235 @@
+"""`rollbook lineage`: what made a policy, and the other way round; a clone without policies knows as much."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.ancestry import ancestry_of, find_policy, policy_digest
+from pipeline.artifacts import path_of, read_facts, read_json, write_json
+from pipeline.cli.main import rollbook
+from pipeline.errors import ArtifactError, RollbookError
+from pipeline.tracing.graph import escaped
+from tests.unit.auditing.finished_run import HOSTILE
+
+pytestmark = pytest.mark.xdist_group("auditing")
+
+
+@pytest.fixture
+def seen(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The finished run as the current folder. Look, do not touch."""
+    monkeypatch.chdir(finished)
+    return finished
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(rollbook, ["lineage", *arguments])
+    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
+    return result.output
+
+
+def facts(*arguments: str) -> Any:
+    return json.loads(said(*arguments, "--json"))
+
+
+def error(*arguments: str) -> str:
+    result = CliRunner().invoke(rollbook, ["lineage", *arguments])
+    assert isinstance(result.exception, RollbookError), result.output
+    return str(result.exception)
+
+
+def hash_of(kind: str, key: str) -> str:
+    return read_facts(path_of(kind, key)).content_hash
+
+
+def test_a_branch_back_to_the_base(seen: Path) -> None:
+    found = facts("own0002")
+    assert found["policy"] == hash_of("policies", "own0002")
+    assert found["base_policy"] == hash_of("policies", "i0000")
+    first, second = found["links"]
+    assert (first["key"], first["previous"], first["recipe"]) == ("i0001", "i0000", "grpo")
+    assert (second["key"], second["previous"], second["recipe"]) == ("own0002", "i0001", "own")
+    assert first["policy"] == second["previous_policy"] == hash_of("policies", "i0001")
+    assert second["rollouts"] == "artifacts/rollouts/own0002.parquet"
+    assert (second["rows"], second["rollouts_hash"]) == (16, hash_of("rollouts", "own0002"))
+    assert second["prompts_hash"] == hash_of("prompts", "own0002")
+    assert second["replaced"] == []
+    assert not first["reference_used"]
+    assert second["reference_used"]
+    assert (second["reference"], second["reference_policy"]) == ("i0000", found["base_policy"])
+    [reward] = second["rewards"]
+    assert reward == {
+        "name": "my_rewards.py:varied",
+        "settings": {"label": HOSTILE, "style": "conversational", "weight": 0.5},
+    }
+    assert (second["engine"]["name"], second["loss"]["name"]) == ("transformers", "grpo")
+    assert first["estimator"]["name"] == "group"
+    assert second["method"]["update_policy.loss.kl_coef"] == "0.1"
+    assert "my_rewards.py" in second["code"] and "stages/update_policy.py" in second["code"]
+    assert first["code_digest"] != second["code_digest"]
+    metrics = read_json(path_of("metrics/evaluate_policy", "own0002"))
+    assert second["evaluation"]["heldout"]["mean"] == metrics["eval/heldout/mean_at_2"]
+
+
+def test_as_text_each_iteration_says_what_changed(seen: Path) -> None:
+    text = said("own0002")
+    assert text.startswith(
+        f"policy own0002 {hash_of('policies', 'own0002')[:12]}: 2 iterations and 32 rollouts"
+    )
+    assert text.index("\nown0002 ") < text.index("\ni0001 ") < text.index("\ni0000 ")
+    [changes] = [line for line in text.splitlines() if line.startswith("  settings")]
+    assert "update_policy.loss.name dapo → grpo" in changes
+    assert "learning_rate 0.0003" in text
+    assert "  settings   as i0001" in said("i0002")
+
+
+def test_by_digest_and_folder(seen: Path) -> None:
+    digest = hash_of("policies", "i0002")
+    assert facts(digest[:10]) == facts("i0002") == facts("artifacts/policies/i0002")
+    assert facts("i0000")["links"] == []
+    assert said("i0000").startswith("policy i0000")
+    assert "did you mean 'i0002'" in error("i0003")
+    assert "say a POLICY" in error()
+
+
+def test_a_clone_without_policies_and_tables_says_the_same(run: Path) -> None:
+    before = facts("i0002")
+    for kind in ("policies", "optimizers", "rollouts", "scores", "prompts", "advantages"):
+        shutil.rmtree(Path("artifacts") / kind)
+    assert facts("i0002") == before
+    assert policy_digest(before["policy"][:10]) == before["policy"]
+    with pytest.raises(ArtifactError, match="on disk"):
+        find_policy("i0002")
+
+
+def test_tables_made_again_since_are_said_and_not_exported(run: Path) -> None:
+    shutil.copy("artifacts/rollouts/own0002.parquet", "artifacts/rollouts/new.parquet")
+    Path("artifacts/rollouts/new.parquet").replace("artifacts/rollouts/i0001.parquet")
+    info = path_of("run_info/score_rollouts", "i0002")
+    content = read_json(info)
+    content["outputs"]["scores"] = "0" * 64
+    info.unlink()
+    write_json(content, info)
+    first, second = facts("i0002")["links"]
+    assert (first["replaced"], second["replaced"]) == (["rollouts"], ["scores"])
+    assert first["rows"] == 16
+    assert "made again since: rollouts" in said("i0002")
+    with pytest.raises(ArtifactError, match=r"rollouts/i0001\.parquet: is not what"):
+        ancestry_of(policy_digest("i0002")).refuse_replaced()
+
+
+BOX = re.compile(r'  (\w+)\["([^"]*)"\]')
+ARROW = re.compile(r"  (\w+) -->(?:\|\w+\|)? (\w+)")
+FRAME = re.compile(r"flowchart LR|  subgraph \w+|  end")
+
+
+def test_the_graph_connects_what_was_read_and_made(seen: Path) -> None:
+    lines = said("own0002", "--mermaid").splitlines()
+    boxes = dict(match.groups() for line in lines if (match := BOX.fullmatch(line)))
+    arrows = {match.groups() for line in lines if (match := ARROW.fullmatch(line))}
+    frame = [line for line in lines if FRAME.fullmatch(line)]
+    assert len(boxes) + len(arrows) + len(frame) == len(lines)
+    assert {name for arrow in arrows for name in arrow} == boxes.keys()
+    assert ("policy_i0001", "rollouts_own0002") in arrows
+    assert ("policy_i0000", "logprobs_own0002") in arrows
+    assert "logprobs_i0001" not in boxes
+    assert boxes["policy_own0002"].startswith(
+        f"policy own0002<br/>{hash_of('policies', 'own0002')[:8]}<br/>own<br/>"
+    )
+
+
+def test_labels_cannot_end_or_format_themselves() -> None:
+    text = escaped('a"]; <b>_x_</b> #1 `y`\n\x1b é 1.5')
+    assert text == "a#34;#93;#59; #60;b#62;#95;x#95;#60;/b#62; #35;1 #96;y#96;   é 1.5"
+
+
+def test_what_a_reward_went_into(seen: Path) -> None:
+    found = facts("--uses", f"reward:{HOSTILE}")
+    assert found["uses"] == [
+        {"step": "rescore_rollouts@other-i0001", "key": "i0001", "how": "asked again, weight 0.5"},
+        {"step": "rescore_rollouts@other-i0002", "key": "i0002", "how": "asked again, weight 0.5"},
+        {"step": "score_rollouts@own0002", "key": "own0002", "how": "rewarded, weight 0.5"},
+        {
+            "step": "rescore_rollouts@other-own0002",
+            "key": "own0002",
+            "how": "asked again, weight 0.5",
+        },
+    ]
+    assert found["policies"] == ["own0002"]
+    judged = facts("--uses", "reward:numeric_answer")
+    assert {use["how"] for use in judged["uses"]} == {"judged"}
+    assert judged["policies"] == []
+    everywhere = facts("--uses", "reward:my_rewards.py:varied")
+    assert everywhere["policies"] == ["i0001", "i0002", "own0002"]
+    assert "did you mean 'numeric_answer'" in error("--uses", "reward:numeric")
+
+
+def test_what_data_went_into(seen: Path) -> None:
+    found = facts("--uses", "data:arithmetic")
+    assert {
+        "step": "prepare_prompts@i0001",
+        "key": "i0001",
+        "how": "asked 4 prompts of it, of 4",
+    } in found["uses"]
+    assert found["policies"] == ["i0001", "i0002", "own0002"]
+    judged = facts("--uses", "data:heldout")
+    assert judged["policies"] == []
+    assert "evaluate_policy@i0000" in {use["step"] for use in judged["uses"]}
+
+
+def test_what_code_went_into(run: Path) -> None:
+    found = facts("--uses", "code:my_rewards.py")
+    assert [use["step"] for use in found["uses"]] == [
+        "score_rollouts@i0001",
+        "rescore_rollouts@other-i0001",
+        "score_rollouts@i0002",
+        "rescore_rollouts@other-i0002",
+        "score_rollouts@own0002",
+        "rescore_rollouts@other-own0002",
+    ]
+    assert all(use["how"].endswith("as it is now") for use in found["uses"])
+    assert found["policies"] == ["i0001", "i0002", "own0002"]
+    Path("my_rewards.py").write_text("def varied(completions, **kwargs):\n    return [0.0]\n")
+    assert "another than now" in said("--uses", "code:my_rewards.py")
+    base = facts("--uses", "code:tiny.py")
+    assert base["thing"] == "code:pipeline/policies/tiny.py"
+    assert base["policies"] == ["i0001", "i0002", "own0002"]
+    assert "could be" in error("--uses", "code:base.py")
+
+
+def test_what_a_policy_went_into(seen: Path) -> None:
+    found = facts("--uses", "policy:i0001")
+    assert {use["step"]: use["how"] for use in found["uses"]} == {
+        "evaluate_policy@i0001": "judged it",
+        **{
+            f"{stage}@{key}": how
+            for key in ("i0002", "own0002")
+            for stage, how in (
+                ("prepare_prompts", "rendered prompts for it"),
+                ("generate_rollouts", "sampled from it"),
+                ("update_policy", "trained on from it"),
+            )
+        },
+        **({"measure_logprobs@own0002": "measured its log-probs"} if measured("own0002") else {}),
+    }
+    assert found["policies"] == ["i0002", "own0002"]
+    base = facts("--uses", "policy:i0000")
+    hows = {use["step"]: use["how"] for use in base["uses"]}
+    assert hows["measure_logprobs@own0002"] == "measured its log-probs as the reference"
+    assert base["policies"] == ["i0001", "i0002", "own0002"]
+
+
+def measured(key: str) -> bool:
+    return bool(read_json(path_of("run_info/measure_logprobs", key))["settings"]["needs_old"])
+
+
+@pytest.mark.parametrize("thing", ["reward", "rewards:x", "data:", "numeric_answer"])
+def test_a_thing_that_cannot_be_read(seen: Path, thing: str) -> None:
+    assert "cannot be read" in error("--uses", thing)
+    assert "goes with neither" in error("--uses", "reward:x", "--mermaid")

@@ -1,0 +1,352 @@
+"""`rollbook verify`: what was changed is named, with what was expected, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from pipeline import sealing
+from pipeline.artifacts import path_of, read_facts, read_json, read_table, write_json, write_table
+from pipeline.cli.main import rollbook
+from pipeline.dvc_cache import cached_path, members
+from pipeline.dvc_lock import output_md5s
+from pipeline.hashing import md5_of
+from pipeline.params import read_params
+from pipeline.process import exclusive
+from pipeline.running_steps import lock_file_of
+from pipeline.sealed import files_of, read_part
+from pipeline.verifying.verification import Verification, verify
+from tests.unit.auditing.finished_run import in_cache, lock_says
+
+pytestmark = pytest.mark.xdist_group("auditing")
+
+KINDS = (
+    "prompts",
+    "rollouts",
+    "scores",
+    "logprobs",
+    "advantages",
+    "updates",
+    "optimizer_steps",
+    "evaluations",
+    "history",
+)
+STAGES = ("generate_rollouts", "compute_advantages", "update_policy")
+FILES = [
+    "artifacts/plan.json",
+    "artifacts/data/train.parquet",
+    *(f"artifacts/{kind}/i0002.parquet" for kind in KINDS),
+    *(
+        f"artifacts/{kind}/{stage}/i0002.json"
+        for kind in ("metrics", "run_info")
+        for stage in STAGES
+    ),
+    "artifacts/policies/i0002/model.safetensors",
+    "artifacts/policies/i0002/rollbook.json",
+    "artifacts/optimizers/i0002/rollbook.json",
+]
+"""One of every kind of stored file, none of them shared with another output."""
+
+
+def verified(**options: Any) -> Verification:
+    return verify(read_params(), **options)
+
+
+def named(found: Verification) -> list[str]:
+    return sorted(finding.path for finding in found.findings)
+
+
+def object_of(path: str) -> Path:
+    """The file of DVC's cache that keeps a stored file."""
+    md5s = output_md5s()
+    if path in md5s:
+        return cached_path(md5s[path])
+    folder, _, name = path.rpartition("/")
+    return cached_path(members(md5s[folder])[name])
+
+
+def flip(file: Path) -> None:
+    """One bit, somewhere, in place; time and mode stay, as when a disk fails."""
+    stat, content = file.stat(), bytearray(file.read_bytes())
+    content[random.Random(str(file)).randrange(len(content))] ^= 1
+    file.chmod(0o644)
+    with file.open("r+b") as stream:
+        stream.write(content)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    file.chmod(stat.st_mode)
+
+
+def part(file: Path) -> None:
+    """Makes a file one of its own, that others are not hard links to."""
+    content, mode = file.read_bytes(), file.stat().st_mode
+    file.unlink()
+    file.write_bytes(content)
+    file.chmod(mode)
+
+
+def replace_output(path: str, by: str) -> None:
+    """Puts a copy of one output in the place of another."""
+    target = Path(path)
+    if target.is_dir():
+        shutil.rmtree(target)
+        shutil.copytree(by, target)
+    else:
+        target.unlink()
+        shutil.copy(by, target)
+
+
+def paths(key: str) -> list[str]:
+    """All outputs of an iteration."""
+    return [path for path in output_md5s() if Path(path).stem == key]
+
+
+def test_a_finished_run_is_as_recorded(run: Path) -> None:
+    found = verified()
+    assert (found.findings, found.notes, found.absent) == ([], [], [])
+    assert found.steps == 3 + 3 * 8 + 2 + 3  # once, each iteration, check and report, re-scores
+    assert found.outputs == len(output_md5s()) + 3 * 3
+    assert found.size > 500_000
+    assert Path(FILES[1]).samefile(in_cache(FILES[1]))
+    assert found.files < len(list(Path("artifacts").rglob("*.*"))) + len(output_md5s())
+
+
+@pytest.mark.parametrize("where", ["in the workspace", "in DVC's cache", "which are one file"])
+def test_a_flipped_bit_of_any_kind_is_found(run: Path, where: str) -> None:
+    for path in FILES:
+        if where != "which are one file":
+            part(object_of(path))
+        flip(object_of(path) if where == "in DVC's cache" else Path(path))
+    found = verified()
+    assert named(found) == sorted(FILES)
+    for finding in found.findings:
+        assert where in finding.what
+        kept = object_of(finding.path)
+        assert finding.expected == f"{kept.parent.name}{kept.name}"
+        damaged = object_of(finding.path) if where == "in DVC's cache" else Path(finding.path)
+        assert finding.found == md5_of(damaged)
+    mends = {"in the workspace": "dvc checkout artifacts", "in DVC's cache": "dvc commit --force"}
+    assert all(mends.get(where, "dvc fetch") in finding.mend for finding in found.findings)
+
+
+def test_a_flipped_bit_in_the_listing_of_a_folder(run: Path) -> None:
+    listing = cached_path(output_md5s()["artifacts/policies/i0002"])
+    flip(listing)
+    [finding] = verified().findings
+    assert finding.path == "artifacts/policies/i0002"
+    assert "listing" in finding.what
+    flip(Path("artifacts/policies/i0002/model.safetensors"))
+    assert "which one differs is not known" in verified().findings[1].what
+
+
+def test_files_that_a_folder_lacks_or_should_not_have(run: Path) -> None:
+    Path("artifacts/policies/i0002/config.json").unlink()
+    Path("artifacts/policies/i0001/extra.txt").write_text("hello")
+    found = verified()
+    assert named(found) == [
+        "artifacts/policies/i0001/extra.txt",
+        "artifacts/policies/i0002/config.json",
+    ]
+    assert found.findings[0].mend.startswith("rm -rf artifacts/policies/")
+
+
+def test_an_artifact_of_another_iteration(run: Path) -> None:
+    swapped = [
+        path for path in paths("i0002") if md5_of_output(path) != md5_of_output(_other(path))
+    ]
+    for path in swapped:
+        replace_output(path, _other(path))
+    found = verified()
+    wrong = {_output_of(path) for path in named(found)}
+    assert wrong == set(swapped)
+    whole = {finding.path: finding.what for finding in found.findings}
+    assert (
+        "the bytes of artifacts/rollouts/i0001.parquet" in whole["artifacts/rollouts/i0002.parquet"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["run_info", ""])
+def test_an_artifact_of_another_iteration_with_its_md5(run: Path, kind: str) -> None:
+    swapped = [
+        path
+        for path in paths("i0002")
+        if md5_of_output(path) != md5_of_output(_other(path)) and ("run_info" in path) == bool(kind)
+    ]
+    assert len(swapped) > 6
+    for path in swapped:
+        lock_says(md5_of_output(path), md5_of_output(_other(path)))
+        replace_output(path, _other(path))
+    found = verified(fast=kind == "run_info")
+    assert {path for path in named(found) if "i0002" in path} >= set(swapped)
+
+
+def _other(path: str) -> str:
+    return path.replace("i0002", "i0001")
+
+
+def md5_of_output(path: str) -> str:
+    return output_md5s()[path]
+
+
+def _output_of(path: str) -> str:
+    return next(
+        output for output in output_md5s() if path == output or path.startswith(f"{output}/")
+    )
+
+
+def rewritten(path: str, table: pa.Table) -> None:
+    """Writes a table anew with all that names it: its facts, its md5 in dvc.lock, its hash in run_info."""
+    old, before = read_facts(Path(path)), md5_of_output(path)
+    Path(path).unlink()
+    new = write_table(table, old.kind, old.key, old.inputs, old.settings)
+    lock_says(before, md5_of(Path(path)))
+    for info in Path("artifacts/run_info").rglob(f"{old.key}.json"):
+        content = read_json(info)
+        if content["outputs"].get(old.kind) == old.content_hash:
+            content["outputs"][old.kind] = new.content_hash
+            lock_says(md5_of(info), replaced_json(info, content))
+
+
+def replaced_json(path: Path, content: dict[str, Any]) -> str:
+    path.unlink()
+    write_json(content, path)
+    return md5_of(path)
+
+
+def edited(table: pa.Table, column: str, values: Iterable[Any]) -> pa.Table:
+    place = table.column_names.index(column)
+    return table.set_column(place, column, pa.array(values, table.schema.field(column).type))
+
+
+def test_a_table_rewritten_with_all_that_names_it_is_not_what_was_read(run: Path) -> None:
+    path = "artifacts/scores/i0002.parquet"
+    table, _ = read_table(Path(path), "scores")
+    rewritten(path, edited(table, "reward", [1.0] * table.num_rows))
+    found = verified(fast=True)
+    assert named(found) == [path]
+    assert "is not what compute_advantages@i0002 read" in found.findings[0].what
+
+
+def test_ids_and_policies_that_do_not_agree(run: Path) -> None:
+    path = "artifacts/updates/i0002.parquet"
+    table, _ = read_table(Path(path), "updates")
+    rewritten(path, table.slice(1))
+    rollouts = "artifacts/evaluations/i0002.parquet"
+    table, _ = read_table(Path(rollouts), "evaluations")
+    other = read_facts(path_of("policies", "i0001")).content_hash
+    rewritten(rollouts, edited(table, "policy_digest", [other] * table.num_rows))
+    found = {finding.path: finding.what for finding in verified(fast=True).findings}
+    assert found.keys() == {"artifacts/rollouts/i0002.parquet", rollouts}
+    assert (
+        "1 of 16 rollout_ids that artifacts/updates/i0002.parquet lacks"
+        in found["artifacts/rollouts/i0002.parquet"]
+    )
+    assert f"holds rows of policy {other[:12]}" in found[rollouts]
+
+
+def test_fast_believes_bytes(run: Path) -> None:
+    flip(Path("artifacts/policies/i0002/model.safetensors"))
+    found = verified(fast=True)
+    assert (found.findings, found.files) == ([], 0)
+
+
+def test_what_is_not_here_is_no_fault(run: Path) -> None:
+    shutil.rmtree("artifacts/policies/i0001")
+    shutil.rmtree("artifacts/policies/i0002")
+    for name in ("model.safetensors", "rollbook.json"):
+        object_of(f"artifacts/policies/i0002/{name}").unlink()
+    Path("artifacts/scores/i0001.parquet").unlink()
+    in_cache("artifacts/rollouts/i0001.parquet").unlink()
+    found = verified()
+    assert found.findings == []
+    assert found.absent == ["artifacts/policies/i0002"]
+    assert "artifacts/policies/i0002; `dvc pull PATH`" in found.notes[0]
+    assert "only in DVC's cache: artifacts/" in found.notes[1]
+    assert "only in the workspace: artifacts/rollouts/i0001.parquet" in found.notes[2]
+    assert CliRunner().invoke(rollbook, ["verify", "--fast"]).exit_code == 0
+    assert CliRunner().invoke(rollbook, ["verify", "--fast", "--complete"]).exit_code == 1
+    flip(in_cache("artifacts/scores/i0001.parquet"))
+    [finding] = verified().findings
+    assert finding.mend.startswith("rm -f ") and "dvc fetch artifacts/scores/i0001" in finding.mend
+
+
+def test_steps_that_would_run_again_are_no_fault(run: Path) -> None:
+    """As when `dvc repro` was stopped between an update made again and what reads its policy."""
+    path = "artifacts/scores/i0002.parquet"
+    table, _ = read_table(Path(path), "scores")
+    lock = Path("dvc.lock").read_text()
+    read_by = lock[lock.index("compute_advantages@i0002") :]
+    rewritten(path, edited(table, "reward", [1.0] * table.num_rows))
+    text = Path("dvc.lock").read_text()
+    at = text.index("compute_advantages@i0002")
+    old = read_by[read_by.index(path) :].split("md5: ")[1][:32]
+    now = text[at:].replace(md5_of(Path(path)), old, 1)
+    Path("dvc.lock").write_text(text[:at] + now)
+    found = verified(fast=True)
+    assert found.findings == []
+    assert found.notes[-1].startswith(
+        "compute_advantages@i0002, rescore_rollouts@other-i0002: what they read"
+    )
+
+
+def test_what_is_running_is_left_out(run: Path) -> None:
+    path = "artifacts/updates/i0002.parquet"
+    replace_output(path, _other(path))
+    with exclusive(lock_file_of("update_policy", "i0002"), "test"):
+        found = verified(fast=True)
+    assert found.findings == []
+    assert found.notes == ["update_policy@i0002: running now, so what it makes is left out"]
+    assert named(verified(fast=True)) == [path]
+
+
+def test_sealed_and_pruned(run: Path) -> None:
+    """Of this run no policy may be pruned; one is, by hand, as sealing does it."""
+    sealed = CliRunner().invoke(rollbook, ["seal", "i0001-i0002", "--keep", "none"])
+    assert sealed.exit_code == 0, sealed.output
+    definitions, locked, listed = files_of("i0001-i0002")
+    content = read_part("i0001-i0002")
+    write_json({**content, "pruned": ["i0002"]}, definitions)
+    listed.write_text(sealing._outputs_text("i0001-i0002", locked.read_text(), ["i0002"]))
+    sealing.finish("i0001-i0002")
+    assert not Path("artifacts/policies/i0002").exists()
+    found = verified()
+    assert (found.findings, found.absent) == ([], [])
+    assert found.notes[0].startswith("2 outputs are pruned by sealing: artifacts/")
+    shown = CliRunner().invoke(rollbook, ["status"]).output
+    assert "sealed: i0001-i0002, 2 iterations; policies kept: i0001" in shown
+    assert "nothing is left to do" in shown
+
+    flip(Path("artifacts/rollouts/i0002.parquet"))
+    entry = output_md5s(locked)["artifacts/prompts/i0002.parquet"]
+    listed.write_text(listed.read_text().replace(entry, "0" * 32))
+    found = verified()
+    assert named(found) == ["artifacts/prompts/i0002.parquet", "artifacts/rollouts/i0002.parquet"]
+    assert "git checkout sealed/i0001-i0002.dvc" in found.findings[0].mend
+
+
+def test_the_command_names_file_fault_and_mend(run: Path) -> None:
+    done = CliRunner().invoke(rollbook, ["verify", "--fast"])
+    assert done.exit_code == 0
+    assert "nothing hashed" in done.output
+    assert done.output.strip().endswith(": all as recorded")
+    path = "artifacts/rollouts/i0002.parquet"
+    replace_output(path, _other(path))
+    result = CliRunner().invoke(rollbook, ["verify", "--fast"])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"{path}: holds rollouts i0001, another key than i0002\n")
+    assert (
+        f"  mend: `git log -p dvc.lock` shows the md5 it had; with that back in place, rm -rf {path} &&"
+        in result.output
+    )
+    assert result.output.strip().endswith(": 1 finding")
+    facts = json.loads(CliRunner().invoke(rollbook, ["verify", "--fast", "--json"]).output)
+    assert facts["clean"] is False
+    assert [finding["path"] for finding in facts["findings"]] == [path]

@@ -1,0 +1,165 @@
+"""Two versions of a policy, of an optimizer state and of numbers: tensors are read without torch, bfloat16 too."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.artifacts import write_folder, write_json
+from pipeline.replay import weights
+from pipeline.replay.comparing import compare
+from pipeline.replay.verdict import Comparison, Outcome
+
+NAMES = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int64": "I64"}
+
+
+def _save(folder: Path, **tensors: NDArray[Any]) -> None:
+    """A safetensors file by its format; uint16 stands for bfloat16."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, tensor in tensors.items():
+        end = len(data) + tensor.nbytes
+        header[name] = {
+            "dtype": NAMES[tensor.dtype.name],
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), end],
+        }
+        data += tensor.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def _policy(at: str, settings: str = "", config: str = "{}", **tensors: NDArray[Any]) -> Path:
+    def write(folder: Path) -> None:
+        _save(folder, **tensors)
+        (folder / "config.json").write_text(config)
+
+    write_folder(write, "policies", "i0001", settings=settings, at=Path(at))
+    return Path(at)
+
+
+def _compared(old: NDArray[Any], new: NDArray[Any], tolerance: float = 0.0) -> Comparison:
+    same = np.ones(3, dtype=np.float32)
+    return compare(
+        _policy("old", first=same, second=old),
+        _policy("new", first=same, second=new),
+        "policies",
+        tolerance,
+    )
+
+
+def test_largest_difference_ulp_and_share(project: Path) -> None:
+    old = np.linspace(-1, 1, 997, dtype=np.float32)
+    new = old.copy()
+    new[10] = np.nextafter(old[10], np.float32(2))
+    new[500] += np.float32(0.25)
+    found = _compared(old, new)
+    assert found.outcome is Outcome.DIFFERENT
+    facts = found.facts["model.safetensors"]
+    assert facts["first_tensor"] == "second"
+    assert (facts["tensors"], facts["weights"]) == (1, 2)
+    assert facts["share"] == pytest.approx(2 / 1000)
+    assert facts["largest"]["index"] == 500
+    assert facts["largest"]["difference"] == pytest.approx(0.25)
+    assert "model.safetensors: first in tensor second; largest difference 0.25" in found.text
+    assert "2 of 1000 weights (0.20%), 1 of 2 tensors" in found.text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "one"), [("float32", 1.0), ("float16", 1.0), ("float64", 1.0), ("uint16", 0x3F80)]
+)
+def test_one_ulp_in_every_type(project: Path, dtype: str, one: float) -> None:
+    old = np.full(5, one, dtype=dtype)
+    bits = old.view(f"u{old.itemsize}").copy()
+    bits[3] += 1
+    largest = _compared(old, bits.view(old.dtype)).facts["model.safetensors"]["largest"]
+    assert (largest["ulp"], largest["index"], largest["then"]) == (1, 3, 1.0)
+    epsilon = 2.0**-7 if dtype == "uint16" else np.finfo(dtype).eps
+    assert largest["now"] == 1 + epsilon
+
+
+def test_ulp_across_zero(project: Path) -> None:
+    tiny = np.float32(1e-45)
+    largest = _compared(np.array([tiny]), np.array([-tiny])).facts["model.safetensors"]["largest"]
+    assert largest["ulp"] == 2
+
+
+def test_pieces_are_counted_as_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PIECE", 7)
+    old = np.arange(50, dtype=np.float32)
+    new = old.copy()
+    new[[6, 7, 49]] += np.array([1, 2, 3], dtype=np.float32)
+    facts = _compared(old, new).facts["model.safetensors"]
+    assert facts["weights"] == 3
+    assert (facts["largest"]["index"], facts["largest"]["difference"]) == (49, 3.0)
+
+
+def test_tolerance_is_relative_to_the_largest_weight(project: Path) -> None:
+    old = np.array([0.0, 10.0], dtype=np.float32)
+    new = np.array([0.005, 10.0], dtype=np.float32)
+    assert _compared(old, new, 1e-3).outcome is Outcome.WITHIN_TOLERANCE
+    assert _compared(old, new, 1e-4).outcome is Outcome.DIFFERENT
+    nan = np.array([math.nan, 10.0], dtype=np.float32)
+    assert _compared(old, nan, 1e-3).outcome is Outcome.DIFFERENT
+
+
+def test_other_tensors(project: Path) -> None:
+    one = np.ones(2, dtype=np.float32)
+    old, new = _policy("old", a=one, b=one), _policy("new", a=np.ones(3, dtype=np.float32), c=one)
+    text = compare(old, new, "policies", 0.0).text
+    assert "tensor b is missing; tensor c is new" in text
+    assert "tensor a is F32 [3] instead of F32 [2]" in text
+
+
+def test_what_a_policy_says_about_itself_is_no_content(project: Path) -> None:
+    one = np.ones(2, dtype=np.float32)
+    found = compare(_policy("old", "x", a=one), _policy("new", "y", a=one), "policies", 0.0)
+    assert found.outcome is Outcome.SAME_CONTENT
+    assert "rollbook.json: its metadata has another digest of settings and code" in found.text
+
+
+def test_other_files_of_a_folder(project: Path) -> None:
+    one = np.ones(2, dtype=np.float32)
+    old, new = _policy("old", a=one), _policy("new", config='{"layers": 3}', a=one)
+    (old / "merges.txt").write_bytes(b"abc")
+    (new / "merges.txt").write_bytes(b"abd")
+    (new / "added.txt").write_bytes(b"")
+    found = compare(old, new, "policies", 0.0)
+    assert found.outcome is Outcome.DIFFERENT
+    assert "config.json: layers 3 instead of nothing" in found.text
+    assert "merges.txt: from byte 2 on" in found.text
+    assert "added.txt: is new" in found.text
+
+
+def test_a_damaged_file_is_different(project: Path) -> None:
+    one = np.ones(2, dtype=np.float32)
+    old, new = _policy("old", a=one), _policy("new", a=one)
+    file = old / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    found = compare(old, new, "policies", 0.0)
+    assert found.outcome is Outcome.DIFFERENT
+    assert "truncated or damaged" in found.text
+
+
+def test_numbers(project: Path) -> None:
+    write_json({"reward": 0.5, "kl": None, "steps": 3}, Path("old.json"))
+    write_json({"reward": 0.5 + 1e-9, "kl": 0.1, "tokens": 3}, Path("new.json"))
+
+    def compared(tolerance: float) -> Comparison:
+        return compare(Path("old.json"), Path("new.json"), "numbers", tolerance)
+
+    assert compared(0.0).text.startswith(
+        "kl 0.1 instead of None; reward 0.500000001 instead of 0.5;"
+    )
+    assert compared(0.0).text.endswith("4 of 4 values differ")
+    assert compared(1e-3).outcome is Outcome.DIFFERENT
+    assert "reward" not in compared(1e-3).text
+    write_json({"reward": 0.5 + 1e-9, "kl": None, "steps": 3}, Path("new.json"))
+    assert compared(1e-3).outcome is Outcome.WITHIN_TOLERANCE
+    Path("new.json").write_text('{"kl": null, "reward": 0.5,\n"steps": 3}')
+    assert compared(0.0).outcome is Outcome.SAME_CONTENT

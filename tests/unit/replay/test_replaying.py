@@ -1,0 +1,376 @@
+"""Steps replayed for real, as processes of their own, on a small project: data, and scores of a user's own reward.
+
+The reward file was edited after its commit, so its code is the commit's with the patch that was recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
+
+from pipeline.artifacts import FOLDERS, path_of, write_json
+from pipeline.cli.main import rollbook
+from pipeline.cli.replay import FOLDER
+from pipeline.dvc_cache import cached_path
+from pipeline.errors import RollbookError
+from pipeline.lock_entries import read_entries
+from pipeline.lock_text import HEAD, entries_of, lock_of
+from pipeline.params import read_params
+from pipeline.plan import PLAN_FILE, load_stage, make_plan, planned_digest
+from pipeline.replay.running import FOLDER as SCRATCH_FOLDER
+from pipeline.replay.running import done
+from pipeline.replay.stored import StoredArtifacts, dvc_md5
+from pipeline.sealed import files_of
+from pipeline.sealing import Sealing, definitions_of
+from tests.e2e.projects import commit, git
+from tests.unit.stored_iterations import settings, store
+from tests.unit.test_params import ROOT
+
+REWARD = '''"""Whether an answer is short, by a helper."""
+from helper import LIMIT
+
+
+def short(completions, **columns):
+    return [1.0 if len(c[0]["content"]) <= LIMIT else 0.0 for c in completions]
+'''
+SCORE = "score_rollouts@i0001"
+SCORES = path_of("scores", "i0001")
+
+
+def _run(stage: str, key: str) -> None:
+    """Runs a step as DVC would, writes it into dvc.lock, and puts what it read and made into DVC's cache."""
+    declared, params = load_stage(stage), read_params()
+    declared.execute(key)
+    name = stage if key == "i0000" else f"{stage}@{key}"
+    entry: dict[str, Any] = {
+        "cmd": f"exec python -m stages.{stage}",
+        "deps": [_kept(path) for path in declared.input_paths(key, params)],
+        "params": {
+            str(PLAN_FILE): {name: planned_digest(json.loads(PLAN_FILE.read_text()), stage, key)}
+        },
+        "outs": [_kept(path) for path in declared.output_paths(key)],
+    }
+    lock = Path("dvc.lock")
+    stages = YAML(typ="safe").load(lock.read_text())["stages"] if lock.exists() else {}
+    with lock.open("w") as stream:
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.dump({"schema": "2.0", "stages": {**stages, name: entry}}, stream)
+
+
+def _kept(path: Path) -> dict[str, str]:
+    """The file as an entry of dvc.lock; it becomes one file with its object in the cache, as DVC leaves it."""
+    md5 = dvc_md5(path)
+    cached = cached_path(md5)
+    if not cached.exists():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.hardlink_to(path)
+    return {"path": path.as_posix(), "md5": md5}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished steps; look, do not touch."""
+    folder = tmp_path_factory.mktemp("finished") / "project"
+    folder.mkdir()
+    with contextlib.chdir(folder):
+        raw = settings(data__train=[{"name": "arithmetic", "below": 4}])
+        raw["data"]["evaluation"] = {"heldout": {"name": "arithmetic", "below": 9, "prompts": 4}}
+        rewards = [{"name": "function", "path": "mine.py:short"}]
+        raw["recipes"]["grpo"]["score_rollouts"] = {"rewards": rewards}
+        with Path("params.yaml").open("w") as stream:
+            YAML().dump(raw, stream)
+        Path(".gitignore").write_text("/artifacts/\n__pycache__\n.dvc/cache\n.dvc/tmp\n")
+        Path(".dvc").mkdir()
+        Path(".dvc/config").write_text("[core]\n    analytics = false\n")
+        Path("mine.py").write_text(REWARD)
+        Path("helper.py").write_text("LIMIT = 3\n")
+        git(folder, "init", "--quiet")
+        commit(folder, "Before it ran")
+        Path("helper.py").write_text("LIMIT = 1\n")
+        store("i0001")
+        write_json(make_plan(read_params()), PLAN_FILE)
+        _run("prepare_data", "i0000")
+        _run("score_rollouts", "i0001")
+    return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The finished project as the current folder, to change at will; files and cache stay one."""
+    for name in ("MLFLOW_TRACKING_URI", "DVC_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    monkeypatch.chdir(folder)
+    for entry in read_entries():
+        for path, md5 in entry.outputs.items():
+            Path(path).unlink()
+            Path(path).hardlink_to(cached_path(md5))
+    return folder
+
+
+def _replay(*arguments: str) -> Result:
+    return CliRunner().invoke(rollbook, ["replay", *arguments])
+
+
+def _verdict(name: str = SCORE) -> dict[str, Any]:
+    content = json.loads((FOLDER / f"{name}.json").read_text())
+    [step] = content["steps"]
+    return {**step, "exit_code": content["exit_code"]}
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    left_out = (".dvc/tmp", ".git/", FOLDER.parts[0])
+    found = {
+        file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()
+    }
+    return {
+        name: file.read_bytes()
+        for name, file in found.items()
+        if not name.startswith(left_out) and "__pycache__" not in name
+    }
+
+
+def _tamper(path: Path, row: int = 3) -> str:
+    """Changes one reward in place, its metadata kept, so that the table says as before what it is. Returns the row."""
+    table = pq.read_table(path)
+    rewards = table["reward"].to_pylist()
+    rewards[row] = 0.25
+    place = table.column_names.index("reward")
+    changed = table.set_column(place, "reward", pa.array(rewards, pa.float64()))
+    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), "tampered.parquet")
+    with path.open("r+b") as stream:
+        stream.write(Path("tampered.parquet").read_bytes())
+        stream.truncate()
+    Path("tampered.parquet").unlink()
+    return str(table["rollout_id"][row].as_py())
+
+
+def test_all_steps_are_identical_and_nothing_changes(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "other" / "polars-0.0.1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: polars\nVersion: 0.0.1\n")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{package.parent}")
+    monkeypatch.syspath_prepend(str(package.parent))
+    before = _files(copy)
+    result = _replay("--all")
+    assert result.exit_code == 0, result.output
+    assert _files(copy) == before
+    assert not SCRATCH_FOLDER.exists()
+    assert "2 steps: 2 identical" in result.output
+    assert "track_iteration" in result.output
+    assert git(copy, "status", "--short") == " M helper.py\n?? dvc.lock\n"
+    steps = json.loads((FOLDER / "all.json").read_text())["steps"]
+    assert [(each["step"], each["outcome"]) for each in steps] == [
+        ("prepare_data@i0000", "identical"),
+        (SCORE, "identical"),
+    ]
+    assert {each["code"] for each in steps} == {"the worktree"}
+    assert [each["path"] for each in steps[1]["outputs"]] == [
+        "artifacts/metrics/score_rollouts/i0001.json",
+        "artifacts/scores/i0001.parquet",
+    ]
+    [polars] = [each for each in steps[1]["environment"] if each["what"] == "package polars"]
+    assert polars["now"] == "0.0.1"
+    assert f"package polars: {polars['then']} then, 0.0.1 now" in result.output
+
+
+def test_a_value_tampered_with_is_found_by_row_and_column(copy: Path) -> None:
+    identity = _tamper(SCORES)
+    prompts = path_of("prompts", "i0001")
+    table = pq.read_table(prompts)
+    answers = pa.array(["3", "6"])
+    prompts.unlink()
+    place = table.column_names.index("reference_answer")
+    pq.write_table(table.set_column(place, "reference_answer", answers), prompts)
+    result = _replay(SCORE)
+    assert result.exit_code == 1
+    assert "the workspace (one file with DVC's cache) holds something else" in result.output
+    assert (
+        f"rollout_id {identity}, reward: 0.25 instead of 0.0; 1 of 8 rows differ" in result.output
+    )
+    found = _verdict()
+    assert (found["outcome"], found["exit_code"]) == ("different", 1)
+    outcomes = [each["comparison"]["outcome"] for each in found["outputs"]]
+    assert outcomes == ["identical", "different"]
+    [note] = found["notes"]  # what it was replayed from came from the cache
+    assert note.startswith(
+        f"{prompts}: the workspace holds something else than was read: prompt_id"
+    )
+    assert "reference_answer: '6' instead of '5'; 1 of 2 rows differ" in note
+
+
+def test_other_code_and_the_recorded_one(copy: Path) -> None:
+    Path("helper.py").write_text("LIMIT = 20\n")
+    commit(copy, "A helper edited")
+    result = _replay(SCORE)
+    assert result.exit_code == 0, result.output
+    found = _verdict()
+    assert found["outcome"] == "identical"
+    assert found["code"].endswith("with the recorded patch")
+    assert found["code_since"] == ["code helper.py: changed"]
+
+    other = _replay(SCORE, "--with-code", "HEAD")
+    assert other.exit_code == 1, other.output
+    texts = [each["comparison"]["text"] for each in _verdict()["outputs"]]
+    assert "/03, reward: 1.0 instead of 0.0; 1 of 8 rows differ" in texts[1]
+    assert texts[0].startswith("reward ")
+
+    Path("helper.py").write_text("LIMIT = 2 - 1\n")
+    refactored = _replay(SCORE, "--with-code", "worktree")
+    assert refactored.exit_code == 0, refactored.output
+    assert _verdict()["outcome"] == "same content"
+    assert "another digest of settings and code" in refactored.output
+
+
+def test_a_clone_with_nothing_but_a_remote(copy: Path, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    shutil.move(".dvc/cache", remote)
+    shutil.rmtree("artifacts")
+    with Path(".dvc/config").open("a") as stream:
+        stream.write(f"    remote = there\n['remote \"there\"']\n    url = {remote}\n")
+    result = _replay(SCORE)
+    assert result.exit_code == 0, result.output
+    assert _verdict()["outcome"] == "identical"
+    assert not Path("artifacts").exists() and not Path(".dvc/cache/files").exists()
+
+
+def test_settings_of_a_sealed_iteration(copy: Path) -> None:
+    part, params = "i0001", read_params()
+    definitions, locked, outputs = files_of(part)
+    write_json(definitions_of(Sealing(part, ["i0001"], []), params, make_plan(params)), definitions)
+    entries = entries_of(Path("dvc.lock").read_text())
+    locked.write_text(lock_of([entries[SCORE]]))
+    outputs.write_text("wdir: ..\nouts: []\n")
+    Path("dvc.lock").write_text(HEAD + entries["prepare_data"])
+    content = YAML().load(Path("params.yaml").read_text())
+    del content["iterations"]["i0001"]
+    content["recipes"]["grpo"]["score_rollouts"]["rewards"] = [{"name": "numeric_answer"}]
+    with Path("params.yaml").open("w") as stream:
+        YAML().dump(content, stream)
+    result = _replay("score_rollouts")
+    assert result.exit_code == 0, result.output
+    found = _verdict()
+    assert (found["step"], found["outcome"]) == (SCORE, "identical")
+    assert (found["code"], found["settings"]) == ("the worktree", "params.yaml")
+
+
+def _loses(path: Path) -> None:
+    for entry in read_entries():
+        if path.as_posix() in {**entry.inputs, **entry.outputs}:
+            md5 = {**entry.inputs, **entry.outputs}[path.as_posix()]
+            cached_path(md5).unlink(missing_ok=True)
+    path.unlink()
+
+
+def test_what_is_not_within_reach_is_named(copy: Path) -> None:
+    rollouts = path_of("rollouts", "i0001")
+    _loses(rollouts)
+    result = _replay(SCORE)
+    assert result.exit_code == 2
+    assert f"{rollouts}: neither the workspace nor DVC's cache nor a remote has it" in result.output
+    assert f"`dvc pull {rollouts}`" in result.output
+    assert _verdict()["outcome"] == "not replayed"
+
+
+def test_an_input_changed_in_both_places_is_refused(copy: Path) -> None:
+    prompts = path_of("prompts", "i0001")
+    [entry] = [each for each in read_entries() if each.key == "i0001"]
+    for file in (prompts, cached_path(entry.inputs[prompts.as_posix()])):
+        data = file.read_bytes()
+        file.unlink()
+        file.write_bytes(data[:-1] + b"x")
+    result = _replay(SCORE)
+    assert result.exit_code == 2
+    assert "other bytes than were recorded" in result.output
+    assert "in the workspace and DVC's cache, and no remote has the right ones" in result.output
+
+
+def test_changed_settings_without_the_commit_they_ran_with(copy: Path) -> None:
+    Path("params.yaml").write_text(
+        Path("params.yaml").read_text().replace("mine.py:short", "mine.py:gone")
+    )
+    shutil.rmtree(".git")
+    result = _replay(SCORE)
+    assert result.exit_code == 2
+    assert "git has no commit" in result.output
+
+
+def test_a_failing_program_is_quoted(project: Path) -> None:
+    code = (
+        "import sys; print('\\rbar\\rno such luck\\n\\n  hint: none', file=sys.stderr); sys.exit(3)"
+    )
+    with pytest.raises(RollbookError) as caught:
+        done([sys.executable, "-c", code], project)
+    assert str(caught.value) == "no such luck\nhint: none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score_rolouts"], "did you mean 'score_rollouts'"),
+        (["score_rollouts@i0002"], "no finished step is called so"),
+        (["report"], "is not replayed: it sums up"),
+        (["track_iteration@i0001"], "rollbook track --rebuild"),
+        ([], "say which steps, or --all"),
+        (["--all", SCORE], "say which steps, or --all"),
+        ([SCORE, "--rev", "nowhere"], "nowhere"),
+        ([SCORE, "--with-code", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_asked_for(copy: Path, arguments: list[str], message: str) -> None:
+    result = _replay(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_altered_copies_in_the_cache_alone(copy: Path, tmp_path: Path) -> None:
+    stored = StoredArtifacts(tmp_path / "fetched", in_workspace=True)
+    [entry] = [each for each in read_entries() if each.key == "i0001"]
+    md5 = entry.outputs[SCORES.as_posix()]
+    assert list(stored.altered(SCORES.as_posix(), md5)) == []
+    cached_path(md5).unlink()
+    shutil.copy(SCORES, cached_path(md5))
+    assert list(stored.altered(SCORES.as_posix(), md5)) == []
+    _tamper(cached_path(md5))
+    [found] = stored.altered(SCORES.as_posix(), md5)
+    assert (found.where, found.at) == ("DVC's cache", cached_path(md5))
+    stored.put(SCORES.as_posix(), md5, tmp_path / "scores.parquet")
+    assert dvc_md5(tmp_path / "scores.parquet") == md5
+
+
+def test_folders_are_put_together_from_the_cache(copy: Path, tmp_path: Path) -> None:
+    folder = path_of(FOLDERS[0], "i0001")
+    texts: Mapping[str, str] = {"a.txt": "a", "deep/b.txt": "b"}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    listing = [{"md5": dvc_md5(folder / name), "relpath": name} for name in texts]
+    md5 = dvc_md5(folder)
+    for entry in listing:
+        _kept(folder / entry["relpath"])
+    cached_path(md5).parent.mkdir(parents=True, exist_ok=True)
+    cached_path(md5).write_text(json.dumps(listing))
+    shutil.rmtree(folder)
+    stored = StoredArtifacts(tmp_path / "fetched", in_workspace=True)
+    stored.put(folder.as_posix(), md5, tmp_path / "policy")
+    assert dvc_md5(tmp_path / "policy") == md5
+
+    cached_path(listing[1]["md5"]).write_text("changed")
+    [found] = stored.altered(folder.as_posix(), md5)
+    assert (found.where, found.name) == ("DVC's cache", "deep/b.txt")

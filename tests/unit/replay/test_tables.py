@@ -1,0 +1,129 @@
+"""Two versions of a table: what differs first, and how much."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.artifacts import METADATA_KEY
+from pipeline.replay.comparing import compare
+from pipeline.replay.verdict import Comparison, Outcome
+from tests.unit.stored_iterations import tables_of
+
+ROLLOUTS = tables_of()["rollouts"]
+SCORES = tables_of()["scores"]
+
+
+def _compared(
+    old: pa.Table, new: pa.Table, kind: str, tolerance: float = 0.0, **written: Any
+) -> Comparison:
+    pq.write_table(old, "old.parquet")
+    pq.write_table(new, "new.parquet", **written)
+    return compare(Path("old.parquet"), Path("new.parquet"), kind, tolerance)
+
+
+def _with(table: pa.Table, column: str, row: int, value: Any) -> pa.Table:
+    values = table[column].to_pylist()
+    values[row] = value
+    place = table.column_names.index(column)
+    dtype = table.schema.field(column).type
+    return table.set_column(place, column, pa.array(values, dtype))
+
+
+def test_the_first_row_column_and_both_values(project: Path) -> None:
+    changed = _with(_with(SCORES, "reward", 5, 0.25), "reward_numeric_answer", 3, None)
+    found = _compared(SCORES, changed, "scores")
+    assert found.outcome is Outcome.DIFFERENT
+    identity = SCORES["rollout_id"][3].as_py()
+    assert found.text == (
+        f"rollout_id {identity}, reward_numeric_answer: None instead of 0.0; 2 of 8 rows differ, "
+        "values: reward 1, reward_numeric_answer 1"
+    )
+    assert (found.facts["row"], found.facts["row_id"]) == (3, identity)
+    assert found.facts["cells"] == {"reward": 1, "reward_numeric_answer": 1}
+
+
+def test_items_of_lists_are_named(project: Path) -> None:
+    logprobs = ROLLOUTS["sampling_logprobs"][3].as_py()
+    found = _compared(
+        ROLLOUTS,
+        _with(ROLLOUTS, "sampling_logprobs", 3, [*logprobs[:4], -0.75, *logprobs[5:]]),
+        "rollouts",
+    )
+    assert "sampling_logprobs[4]: -0.75 instead of -0.5; 1 of 8 rows" in found.text
+    longer = _compared(
+        ROLLOUTS, _with(ROLLOUTS, "sampling_logprobs", 3, [*logprobs, -0.5]), "rollouts"
+    )
+    assert f"sampling_logprobs: {len(logprobs) + 1} items instead of {len(logprobs)}" in longer.text
+
+
+def test_messages_within_lists_of_structs(project: Path) -> None:
+    prompts = tables_of()["prompts"]
+    other = _with(prompts, "messages", 1, [{"role": "user", "content": "2+4="}])
+    found = _compared(prompts, other, "prompts")
+    assert "messages[0]: {'role': 'user', 'content': '2+4='} instead of {'role'" in found.text
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "outcome"), [(0.0, Outcome.DIFFERENT), (1e-3, Outcome.WITHIN_TOLERANCE)]
+)
+def test_tolerance_is_for_numbers(project: Path, tolerance: float, outcome: Outcome) -> None:
+    near = _with(SCORES, "reward", 0, 1.0 + 1e-6)
+    assert _compared(SCORES, near, "scores", tolerance).outcome is outcome
+    far = _compared(SCORES, _with(near, "reward", 2, 1.1), "scores", tolerance)
+    assert far.outcome is Outcome.DIFFERENT
+    if tolerance:  # the first that is too far, and not the first that differs at all
+        assert SCORES["rollout_id"][2].as_py() in far.text
+    text = _with(ROLLOUTS, "text", 0, "4")
+    assert _compared(ROLLOUTS, text, "rollouts", tolerance).outcome is Outcome.DIFFERENT
+
+
+def test_other_bits_of_the_same_number_and_nan(project: Path) -> None:
+    nan = _with(SCORES, "reward", 1, float("nan"))
+    other = _with(nan, "reward", 2, 0.5)
+    assert "values: reward 1" in _compared(nan, other, "scores").text
+    zero = _compared(SCORES, _with(SCORES, "reward", 1, -0.0), "scores")
+    assert "reward: -0.0 instead of 0.0" in zero.text
+
+
+def test_other_rows(project: Path) -> None:
+    fewer = _compared(SCORES, SCORES.slice(0, 7), "scores")
+    last = SCORES["rollout_id"][7].as_py()
+    assert fewer.outcome is Outcome.DIFFERENT
+    assert fewer.text.startswith(f"row 7 is nothing instead of {last}; 1 rows are missing")
+    turned = _compared(SCORES, SCORES.take(pa.array([1, 0, *range(2, 8)])), "scores")
+    assert turned.text.endswith("the same rows, in another order")
+
+
+def test_other_columns_and_types(project: Path) -> None:
+    other = SCORES.drop_columns(["error"]).append_column("mood", pa.array([1] * 8))
+    found = _compared(SCORES, other, "scores")
+    assert found.text.startswith("column 'error' is missing; column 'mood' is new")
+    cast = SCORES.set_column(
+        SCORES.column_names.index("reward"), "reward", SCORES["reward"].cast(pa.float32())
+    )
+    assert _compared(SCORES, cast, "scores").text == "column 'reward' is float instead of double"
+
+
+def test_the_same_content_in_other_bytes_and_why(project: Path) -> None:
+    other = _compared(SCORES, SCORES, "scores", compression="zstd")
+    assert other.outcome is Outcome.SAME_CONTENT
+    assert other.text == "other encoding, compression or row groups"
+
+    def stating(settings: str) -> pa.Table:
+        said = f'{{"settings": "{settings}", "kind": "scores"}}'.encode()
+        return SCORES.replace_schema_metadata({METADATA_KEY: said})
+
+    other = _compared(stating("a"), stating("b"), "scores")
+    assert other.outcome is Outcome.SAME_CONTENT
+    assert other.text == "its metadata has another digest of settings and code"
+
+
+def test_a_file_that_cannot_be_read_is_different(project: Path) -> None:
+    pq.write_table(SCORES, "new.parquet")
+    Path("old.parquet").write_bytes(Path("new.parquet").read_bytes()[:200])
+    found = compare(Path("old.parquet"), Path("new.parquet"), "scores", 0.0)
+    assert found.outcome is Outcome.DIFFERENT
+    assert "truncated or damaged" in found.text

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ArtifactError
+from pipeline.showing.chain import Chain
+from pipeline.showing.finding import Found, _one, find
+from tests.unit.showing.project import names
+
+
+def found(text: str) -> Found:
+    return find(text, Chain())
+
+
+def test_whole_ids(looked_at: Path) -> None:
+    ids = names()
+    assert found(ids["rollout"]) == Found("rollout", ids["rollout"], "i0002")
+    assert found(ids["group"]) == Found("group", ids["group"], "i0002")
+    assert found(ids["prompt"]) == Found("prompt", ids["prompt"])
+    assert found(ids["evaluation"]) == Found("rollout", ids["evaluation"], "i0002")
+    assert found(ids["evaluation"]).table == "evaluations"
+    assert found("i0002") == Found("policy", "i0002", "i0002")
+    assert found(ids["evaluated"]) == Found("prompt", ids["evaluated"])
+
+
+def test_beginnings(looked_at: Path) -> None:
+    ids = names()
+    prompt = ids["prompt"]
+    assert found(f"i0002/{prompt[:6]}").id == ids["group"]
+    assert found(f"i0002/{prompt[:6]}/03").id == ids["rollout"]
+    assert found(f"{ids['group']}/").id == ids["group"]
+    assert found(prompt[:9]).id == prompt
+    head, key, evaluated, place = ids["evaluation"].split("/")
+    assert found(f"{head}/{key}/{evaluated[:7]}/{place}").id == ids["evaluation"]
+    digest = Chain().digest("i0001")
+    assert found(digest[:20]) == Found("policy", "i0001", "i0001")
+    assert found(digest) == Found("policy", "i0001", "i0001")
+
+
+def test_a_beginning_of_several_ids_names_them(looked_at: Path) -> None:
+    ids = names()
+    with pytest.raises(ArtifactError, match="beginning of 8 ids") as error:
+        found(f"{ids['group']}/0")
+    assert str(error.value).count(ids["group"]) == 9
+    with pytest.raises(ArtifactError, match="beginning of 3 ids") as error:
+        found("i00")
+    assert "policy i0000" in str(error.value)
+    with pytest.raises(ArtifactError, match=r"beginning of 64 ids") as error:
+        found("eval:heldout/i0001/")
+    assert "and 54 more" in str(error.value)
+    assert str(error.value).count("\n  eval:heldout/i0001/") == 10
+
+
+def test_unknown_ids_name_the_nearest(looked_at: Path) -> None:
+    ids = names()
+    wrong = f"{ids['prompt'][:-1]}{'0' if ids['prompt'][-1] != '0' else '1'}"
+    with pytest.raises(ArtifactError, match=f"nearest: {ids['prompt']}"):
+        found(wrong)
+    with pytest.raises(ArtifactError, match=f"nearest: {ids['group']}"):
+        found(f"i0002/{wrong}")
+    with pytest.raises(ArtifactError, match=r"'i0007/.*'\n.*nearest: i000"):
+        found(f"i0007/{ids['prompt']}")
+    with pytest.raises(ArtifactError, match=r"nearest: .*/00"):
+        found(f"{ids['group']}/12")
+    with pytest.raises(ArtifactError, match="nearest: eval:heldout/i0002"):
+        found(f"eval:heldin/i0002/{ids['evaluated']}")
+    with pytest.raises(ArtifactError, match="no rollout, group, prompt or policy 'hello'"):
+        found("hello")
+    with pytest.raises(ArtifactError, match="5 parts"):
+        found(f"{ids['rollout']}/1/2")
+
+
+def test_where_nothing_is_it_says_so(project: Path) -> None:
+    with pytest.raises(ArtifactError, match="run from the project's folder"):
+        found("4a7f")
+    with pytest.raises(ArtifactError, match="no rollouts on disk"):
+        found("i0001/4a7f")
+    with pytest.raises(ArtifactError, match="no evaluations on disk"):
+        found("eval:heldout/i0001/4a7f")
+
+
+def test_a_whole_id_is_not_the_beginning_of_another() -> None:
+    names = ["i0001/a/10", "i0001/a/100"]
+    assert _one("", names, "i0001/a/10") == "i0001/a/10"
+    assert _one("", names, "i0001/a/100") == "i0001/a/100"
+    with pytest.raises(ArtifactError, match="2 ids"):
+        _one("i0001/a/1", names, "i0001/a/1")

@@ -1,0 +1,277 @@
+"""`rollbook show` on a project as training leaves it, as a light clone, sealed, and tampered with."""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.artifacts import path_of, write_json
+from pipeline.cli.main import rollbook
+from pipeline.errors import ArtifactError
+from pipeline.showing.chain import Chain
+from tests.unit.showing.project import edit, names
+
+ROOT = Path(__file__).parents[3]
+ABSENT = ("torch", "transformers", "datasets", "mlflow", "polars", "pandera", "dvc")
+"""Packages that a look must do without."""
+
+
+def show(*arguments: str) -> str:
+    result = CliRunner().invoke(rollbook, ["show", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def facts(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(show(*arguments, "--json"))
+    return found
+
+
+def test_a_rollout_from_prompt_to_gradient(looked_at: Path) -> None:
+    ids = names()
+    said = show(ids["rollout"])
+    assert said.startswith(
+        f"Rollout {ids['rollout']}\nanswer 3, training iteration i0002, recipe grpo"
+    )
+    for part in (
+        "finish reason  length",
+        "50, 50 of them to train on",
+        "A = (1 − 0.5) / (0.5 + 0.0001) = +0.9998",
+        "✓ computed again from 8 stored rollouts: 0.9998, as stored",
+        "1.0000 on average, 1.0000 to 1.0000",
+        "policy that generated",
+        f"i0001, digest {Chain().digest('i0001')[:12]}, not on disk",
+        f"i0002, digest {Chain().digest('i0002')[:12]}",
+        "artifacts/updates/i0002.parquet",
+        "there is no MLflow store here",
+    ):
+        assert part in said
+    found = facts(ids["rollout"])
+    assert found["kind"] == "rollout" and len(found["tokens"]) == 50
+    assert "".join(token["text"] for token in found["tokens"]) == found["completion"]
+    assert [answer["rollout_id"][-2:] for answer in found["siblings"]] == [
+        "00",
+        "01",
+        "02",
+        "04",
+        "05",
+        "06",
+        "07",
+    ]
+    assert found["provenance"]["disagreements"] == []
+    assert found["provenance"]["settings"]["update_policy"]["update"]["loss"]["name"] == "dapo"
+
+
+def test_a_rollout_of_an_evaluation(looked_at: Path) -> None:
+    ids = names()
+    found = facts(ids["evaluation"])
+    assert found["evaluation_set"] == "heldout"
+    assert found["advantage"] is None and found["update"] is None
+    assert found["provenance"]["policy_in"]["key"] == "i0002"
+    assert found["prompt"]["messages"][0]["content"] == ids["evaluated"]
+    said = show(ids["evaluation"])
+    assert "evaluation of policy i0002 on heldout" in said
+    assert "Advantage" not in said and "Update" not in said
+
+
+def test_a_group(looked_at: Path) -> None:
+    ids = names()
+    found = facts(ids["group"])
+    assert [answer["reward"] for answer in found["answers"]] == [1.0] * 4 + [0.0] * 4
+    assert (found["mean"], found["std"], found["informative"], found["kept"]) == (0.5, 0.5, True, 8)
+    assert "mean reward          0.5" in show(ids["group"])
+    evaluated = facts(ids["evaluation"].rpartition("/")[0])
+    assert len(evaluated["answers"]) == 5 and evaluated["answers"][4]["greedy"]
+    assert evaluated["mean"] == 0.5 and evaluated["informative"] is None
+
+
+def test_a_prompt_over_time(looked_at: Path) -> None:
+    ids = names()
+    found = facts(ids["evaluated"], "--over-time")
+    assert [item["iteration"] for item in found["occurrences"]] == ["i0001", "i0002"]
+    assert all(item["right"] == 0.5 and item["answer"]["greedy"] for item in found["occurrences"])
+    trained = facts(ids["prompt"], "--over-time")
+    (once,) = trained["occurrences"]
+    assert once["group_id"] == ids["group"] and once["informative"] is True
+    assert (once["rollouts"], once["mean_reward"], once["right"]) == (8, 0.5, 0.5)
+    assert once["answer"]["rollout_id"] == f"{ids['group']}/00"
+    assert facts(ids["prompt"])["occurrences"][0]["answer"] is None
+    assert facts(ids["rollout"], "--over-time") == trained
+    assert facts(ids["evaluation"], "--over-time") == found
+    with pytest.raises(ArtifactError, match="i0002 is a policy"):
+        show("i0002", "--over-time")
+
+
+def test_a_policy(looked_at: Path) -> None:
+    found = facts("i0002")
+    assert found["policy"]["digest"] == Chain().digest("i0002")
+    assert (found["previous"]["key"], found["steps_back"], found["recipe"]) == ("i0001", 2, "grpo")
+    assert found["trained_on"]["rollouts"] == 16 and found["trained_on"]["informative"] == 2
+    assert found["trained_on"]["same"] is True
+    assert found["evaluations"][0]["set"] == "heldout"
+    base = facts("i0000")
+    assert base["previous"] is None and base["trained_on"] is None
+    assert base["policy"]["place"] == "on disk" and base["base"] == {"name": "tiny"}
+    assert "the base policy" in show("i0000")
+
+
+def test_a_page_is_written_and_the_json_stays_clean(changeable: Path) -> None:
+    ids = names()
+    said = show(ids["rollout"], "--html", "sub/page.html")
+    assert said == "sub/page.html: rollout page, open it in a browser\n"
+    assert ids["rollout"] in Path("sub/page.html").read_text(encoding="utf-8")
+    result = CliRunner().invoke(rollbook, ["show", "i0001", "--json", "--html", "page.html"])
+    assert json.loads(result.stdout)["kind"] == "policy"
+    assert "Policy i0001" in Path("page.html").read_text(encoding="utf-8")
+    Path("file").touch()
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        show("i0001", "--html", "file/page.html")
+
+
+def test_everything_works_where_torch_does_not_and_nothing_is_written(changeable: Path) -> None:
+    before = sorted(changeable.rglob("*"))
+    code = (
+        "import sys\n"
+        f"for name in {ABSENT!r}: sys.modules[name] = None\n"
+        "from pipeline.cli.main import rollbook\n"
+        "for arguments in sys.argv[1:]:\n"
+        "    rollbook.main(['show', *arguments.split()], standalone_mode=False)\n"
+        "import os\n"
+        "assert 'pandas' not in sys.modules and 'OPENBLAS_NUM_THREADS' not in os.environ\n"
+    )
+    ids = names()
+    wanted = [*ids.values(), "i0002", f"{ids['evaluated']} --over-time", f"{ids['rollout']} --json"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    assert "as stored" in result.stdout
+    assert sorted(changeable.rglob("*")) == before
+
+
+def test_a_light_clone_says_what_is_not_there(changeable: Path) -> None:
+    ids = names()
+    shutil.rmtree("artifacts/policies")
+    for kind in ("updates", "logprobs"):
+        path_of(kind, "i0002").unlink()
+    found = facts(ids["rollout"])
+    assert all(token["text"] is None for token in found["tokens"])
+    assert "`dvc pull artifacts/policies/i0001`" in found["decoded"]
+    assert found["update"] is None and found["advantage"]["arithmetic"] is None
+    assert any("artifacts/updates/i0002.parquet" in line for line in found["provenance"]["missing"])
+    said = show(ids["rollout"])
+    assert "[22]" in said and "11111" in said  # ids in the strip, the stored text above it
+    assert "nothing is known of an update yet" in said
+    assert "not on disk: artifacts/logprobs/i0002.parquet" in said
+    path_of("rollouts", "i0002").unlink()
+    with pytest.raises(ArtifactError, match=r"rollouts/i0002\.parquet: is not on disk"):
+        show(ids["rollout"])
+    over_time = facts(ids["prompt"])
+    assert over_time["occurrences"] == [] and "rollouts of i0002" in over_time["missing"][0]
+
+
+def test_a_sealed_and_pruned_iteration(changeable: Path) -> None:
+    """Params.yaml knows it no more; its recipe, md5s and what became of its policy are in `sealed/`."""
+    Path("params.yaml").write_text(
+        "iterations:\n  i0002: {previous: i0001, recipe: grpo, reference: i0000}\n"
+    )
+    Path("dvc.lock").unlink()
+    Path("sealed").mkdir()
+    entry = {"previous": "i0000", "recipe": "older", "reference": "i0000"}
+    about: dict[str, Any] = {"version": 1, "run": {}, "recipes": {"older": {}}}
+    about |= {"iterations": {"i0001": entry}, "plan": {"i0001": {}}, "pruned": ["i0001"]}
+    write_json(about, Path("sealed/i0001-i0001.json"))
+    Path("sealed/i0001-i0001.dvc").touch()
+    Path("sealed/i0001-i0001.yaml").write_text(
+        "schema: '2.0'\nstages:\n  generate_rollouts@i0001:\n    cmd: x\n    outs:\n"
+        "    - path: artifacts/rollouts/i0001.parquet\n      hash: md5\n      md5: 0123abcd\n      size: 1\n"
+    )
+    found = facts(names("i0001")["rollout"])["provenance"]
+    assert (found["recipe"], found["sealed"]) == ("older", "i0001-i0001")
+    assert "rollbook seal --rebuild i0001" in found["policy_out"]["place"]
+    assert [item["md5"] for item in found["origins"] if "rollouts" in item["path"]] == ["0123abcd"]
+    policy = facts("i0001")
+    assert policy["sealed"] == "i0001-i0001" and policy["previous"]["key"] == "i0000"
+    later = facts(names()["rollout"])["provenance"]
+    assert later["policy_in"]["key"] == "i0001"
+    assert "pruned" in later["policy_in"]["place"]
+
+
+def test_tampering_is_told(changeable: Path) -> None:
+    ids = names()
+    rewards = [1.0] * 4 + [0.0] * 4
+    edit("scores", "i0002", reward=[0.5, *rewards[1:], *rewards])
+    problems = facts(ids["rollout"])["provenance"]["disagreements"]
+    assert any(
+        "artifacts/advantages/i0002.parquet was made from scores" in line for line in problems
+    )
+    said = show(ids["rollout"])
+    assert "✗ artifacts/advantages/i0002.parquet was made from scores" in said
+    edit("advantages", "i0002", advantage=[3.0] * 16)
+    assert "✗ computed again" in show(ids["rollout"])
+    edit("rollouts", "i0002", text=["other"] * 16)
+    assert facts("i0002")["trained_on"]["same"] is False
+
+
+def test_damaged_and_misplaced_tables_are_errors(changeable: Path) -> None:
+    ids = names()
+    shutil.copy(path_of("rollouts", "i0001"), path_of("rollouts", "i0002"))
+    with pytest.raises(ArtifactError, match="holds rollouts i0001"):
+        show(ids["rollout"])
+    path_of("rollouts", "i0002").write_bytes(b"PAR1 nothing")
+    with pytest.raises(ArtifactError, match="truncated or damaged"):
+        show(ids["rollout"])
+
+
+def test_the_run_in_mlflow_is_linked(changeable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DVC_ROOT", str(changeable))
+    Path("mlflow").mkdir()
+    digest = Chain().digest("i0002")
+    with closing(sqlite3.connect("mlflow/mlflow.db")) as store:
+        store.execute(
+            "CREATE TABLE runs (run_uuid, experiment_id, lifecycle_stage, status, end_time)"
+        )
+        store.execute("CREATE TABLE tags (run_uuid, key, value)")
+        for run, key, ended in (("old", "i0002", 1), ("new", "i0002", 2), ("other", "i0001", 3)):
+            store.execute("INSERT INTO runs VALUES (?, 7, 'active', 'FINISHED', ?)", (run, ended))
+            store.execute("INSERT INTO tags VALUES (?, 'policy_digest.out', ?)", (run, digest))
+            store.execute("INSERT INTO tags VALUES (?, 'iteration', ?)", (run, key))
+        store.commit()
+    found = facts(names()["rollout"])["provenance"]["mlflow"]
+    assert found["run_id"] == "new"
+    assert found["url"].endswith("/#/experiments/7/runs/new")
+    assert "`rollbook track`" in facts("i0001")["mlflow"]["how"]
+    Path("mlflow/mlflow.db").write_bytes(b"not a database, but long enough to be taken for one" * 9)
+    assert f"policy_digest.out` = '{digest}'" in facts("i0002")["mlflow"]["how"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
+    assert "in the MLflow at http://tracker:5000" in facts("i0002")["mlflow"]["how"]
+
+
+def test_recipes_are_found_in_any_yaml(changeable: Path) -> None:
+    Path("params.yaml").write_text(
+        "seed: 0\niterations:\n  i0001: &one\n    previous: i0000\n    recipe: slow\n"
+        "  i0002: {<<: *one, recipe: 'fast one'}\n"
+    )
+    assert (facts("i0001")["recipe"], facts("i0002")["recipe"]) == ("slow", "fast one")
+    Path("params.yaml").write_text("iterations: {i0001: {recipe: inline}}\n")
+    assert facts("i0001")["recipe"] == "inline"
+    Path("params.yaml").write_text("iterations: [\n")
+    assert facts("i0001")["recipe"] == ""
+    Path("params.yaml").unlink()
+    assert facts("i0001")["recipe"] == "" and facts("i0001")["previous"]["key"] == "i0000"
+
+
+def test_help_has_an_example() -> None:
+    assert "Example: rollbook show i0003/" in show("--help")

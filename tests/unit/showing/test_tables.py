@@ -1,0 +1,59 @@
+"""Rows are found wherever they stand: in any row group, at the ends of what is decoded at a time, or nowhere."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts import ROW_GROUP_ROWS, schema_of, write_table
+from pipeline.errors import ArtifactError
+from pipeline.showing.tables import BATCH_ROWS, Stored, stored
+
+ROWS = 2 * ROW_GROUP_ROWS + 100
+PLACES = [0, BATCH_ROWS - 1, BATCH_ROWS, 5000, ROW_GROUP_ROWS - 1, ROW_GROUP_ROWS, ROWS - 1]
+WANTED, OTHER = f"{7:016x}", f"{8:016x}"
+
+
+@pytest.fixture
+def table(project: Path) -> Stored:
+    """A table in three row groups; the rows at PLACES are those of one prompt, the first and the last are not."""
+    ids = [f"{number + 100:016x}" for number in range(ROWS)]
+    for place in PLACES:
+        ids[place] = WANTED
+    columns = {
+        "prompt_id": ids,
+        "messages": [[{"role": "user", "content": "?"}]] * ROWS,
+        "reference_answer": [str(place) for place in range(ROWS)],
+        "source": ["file"] * ROWS,
+        "set": ["train"] * ROWS,
+    }
+    write_table(schema_of("data").build(columns), "data", "train")
+    return Stored("data", "train")
+
+
+def test_all_rows_are_found_in_order(table: Stored) -> None:
+    found = table.where("prompt_id", WANTED, ["reference_answer", "no such column"])
+    assert found.column_names == ["reference_answer"]
+    assert found["reference_answer"].to_pylist() == [str(place) for place in PLACES]
+    assert table.where("prompt_id", f"{ROWS:016x}")["reference_answer"].to_pylist() == [
+        str(ROWS - 100)
+    ]
+    nothing = table.where("prompt_id", OTHER)
+    assert nothing.num_rows == 0 and nothing.column_names == table.names
+
+
+def test_places_of_another_table_only_say_where_to_begin(table: Stored) -> None:
+    own = table.places("prompt_id", WANTED)
+    assert own.count == len(PLACES) and list(own.masks) == [0, 1, 2]
+    last = table.places("prompt_id", f"{ROWS + 50:016x}")
+    assert list(last.masks) == [2]
+    first = table.places("prompt_id", WANTED, beside=last)
+    assert list(first.masks) == [2]  # as many as there: no other row group was looked at
+    assert table.at(table.places("prompt_id", WANTED, beside=own)).num_rows == len(PLACES)
+
+
+def test_what_is_missing_is_said(table: Stored) -> None:
+    assert stored("data", "evaluation") is None
+    with pytest.raises(ArtifactError, match=r"evaluation\.parquet: does not exist"):
+        Stored("data", "evaluation")
+    with pytest.raises(ArtifactError, match="without a column 'policy_digest'"):
+        table.column("policy_digest")

@@ -1,0 +1,205 @@
+"""Two policies side by side, from commits, experiments and chains of one workspace."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.main import rollbook
+from pipeline.comparing import Comparison, compare, side_of
+from pipeline.dvc_cache import cached_path
+from pipeline.errors import ArtifactError, ConfigError, RollbookError
+from pipeline.stored_revisions import revision_of
+from tests.unit.two_commits import edit, evaluate, make
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Look, do not touch."""
+    folder = tmp_path_factory.mktemp("two_commits")
+    make(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy as the current folder, to change at will."""
+    shutil.copytree(made, tmp_path / "copy", symlinks=True)
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def project(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project as the current folder, to look at."""
+    monkeypatch.chdir(made)
+    return made
+
+
+def _compared(first: str, second: str, examples: int = 10) -> Comparison:
+    return compare(side_of(first), side_of(second), examples)
+
+
+def _said(*arguments: str) -> str:
+    result = CliRunner().invoke(rollbook, ["compare", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_settings_that_differ_and_policies_that_do_not(project: Path) -> None:
+    found = _compared("first", "HEAD:i0003")
+    assert [side.key for side in found.sides] == ["i0003", "i0003"]
+    assert found.shared == ["i0001"]
+    assert [(each.place, each.values) for each in found.settings] == [("seed", ("0", "1"))]
+    [stretch] = found.stretches
+    assert (stretch.first, stretch.last, stretch.names) == (1, 3, ("grpo", "grpo"))
+    [setting] = stretch.settings
+    assert setting.place == "update_policy.learning_rate" and setting.is_size
+    assert setting.values == ("0.0003", "0.001")
+
+
+def test_the_final_evaluation_is_compared_on_the_prompts_in_common(project: Path) -> None:
+    [test] = _compared("first", "HEAD:i0003").tests
+    assert (test.set, test.prompts) == ("heldout", (4, 5, 4))
+    assert test.means == (0.5, 0.75)
+    assert (test.better, test.worse) == (2, 1)
+    half = 1.959963984540054 * math.sqrt(1.25 / 3) / 2  # deviations of 0, -0.5, 0.5, 1 from 0.25
+    assert (test.difference, test.low, test.high) == pytest.approx((0.25, 0.25 - half, 0.25 + half))
+    assert test.p_value == pytest.approx(0.4386, abs=1e-4)
+    [same] = _compared("first", "first:i0002").tests
+    assert (same.difference, same.p_value, same.better, same.worse) == (0, 1, 0, 0)
+
+
+def test_prompts_that_changed_sides_with_an_answer_of_each(project: Path) -> None:
+    found = _compared("first", "HEAD:i0003")
+    assert (found.became_right, found.became_wrong) == (1, 1)
+    right, wrong = found.changed
+    assert right.became_right and (right.prompt, right.reference_answer) == ("4+5=", "9")
+    assert [(each.mean, each.text, each.reward) for each in right.answers] == [
+        (0, "1", 0),
+        (1, "9", 1),
+    ]
+    assert wrong.prompt == "2+3="
+    assert [(each.mean, each.text) for each in wrong.answers] == [(0.5, "5"), (0, "4")]
+    first_only = _compared("first", "HEAD:i0003", examples=1)
+    assert (first_only.became_wrong, first_only.changed) == (1, [right])
+
+
+def test_curves_are_those_of_the_chain(project: Path) -> None:
+    found = _compared("HEAD:i0003", "own0003")
+    keys = [[row["iteration"] for row in side.rows] for side in found.sides]
+    assert keys[0] == ["i0000", "i0001", "i0002", "i0003"]
+    assert keys[1] == ["i0000", "i0001", "i0002", "own0003"]
+    assert found.sides[0].rows[:3] == found.sides[1].rows[:3]  # curves.csv in git, metrics on disk
+    assert found.shared == ["i0001", "i0002"]
+    assert found.stretches[0].settings == []
+    assert [(each.first, each.last, each.names) for each in found.stretches] == [
+        (1, 2, ("grpo", "grpo")),
+        (3, 3, ("grpo", "gentler")),
+    ]
+
+
+def test_names_of_commits_experiments_and_iterations(project: Path) -> None:
+    faster = side_of("faster")
+    assert (faster.key, faster.revision.commit) == ("own0003", revision_of("main").commit)
+    assert side_of("workspace").rows == faster.rows
+    assert side_of("i0002").revision.is_workspace
+    assert side_of("first:i0000").chain == []
+    for name, error, message in (
+        (
+            "nobody",
+            RollbookError,
+            "no commit, branch, tag or experiment 'nobody'; experiments: faster",
+        ),
+        ("--all", RollbookError, "'--all'"),
+        ("first:own0003", ConfigError, "first .* has no iteration 'own0003'"),
+        ("i0009", RollbookError, "'i0009'"),
+    ):
+        with pytest.raises(error, match=message):
+            side_of(name)
+
+
+def test_an_iteration_that_is_not_evaluated(copy: Path) -> None:
+    edit(iterations__i0004={"previous": "i0003", "recipe": "grpo", "reference": "i0000"})
+    with pytest.raises(ArtifactError, match="i0004 of workspace is not evaluated"):
+        side_of("i0004")
+    assert side_of("workspace").key == "own0003"
+
+
+def test_what_is_not_on_this_machine_is_named_with_the_command_that_gets_it(copy: Path) -> None:
+    first = side_of("first")
+    cached_path(first.revision.md5s["artifacts/evaluations/i0003.parquet"]).unlink()
+    with pytest.raises(ArtifactError, match="the version of first") as gone:
+        _compared("first", "workspace")
+    assert "`rollbook pull first`" in gone.value.hint
+    Path("artifacts/evaluations/own0003.parquet").unlink()
+    assert _compared("workspace", "HEAD").tests[0].difference == 0  # from the cache
+    cached_path(side_of("HEAD").revision.md5s["artifacts/evaluations/own0003.parquet"]).unlink()
+    with pytest.raises(ArtifactError, match="own0003") as gone:
+        _compared("workspace", "i0001")
+    assert "dvc pull artifacts/evaluations/own0003.parquet" in gone.value.hint
+
+
+@pytest.mark.parametrize("damage", ["cut", "swapped"])
+def test_objects_that_are_not_what_they_should_be(copy: Path, damage: str) -> None:
+    first = side_of("first")
+    paths = [f"artifacts/evaluations/{key}.parquet" for key in ("i0003", "i0000")]
+    victim, other = (cached_path(first.revision.md5s[path]) for path in paths)
+    content = victim.read_bytes()[:-20] if damage == "cut" else other.read_bytes()
+    victim.unlink()
+    victim.write_bytes(content)
+    message = "truncated or damaged" if damage == "cut" else "holds evaluations i0000"
+    with pytest.raises(ArtifactError, match=message):
+        _compared("first", "workspace")
+
+
+def test_another_way_of_evaluating_is_pointed_out(copy: Path) -> None:
+    edit(evaluate_policy__samples=8)
+    found = _compared("HEAD", "workspace")
+    assert not found.evaluated_alike
+    assert [each.place for each in found.settings] == ["evaluate_policy.samples"]
+    assert "evaluate_policy differs" in _said("HEAD", "workspace")
+
+
+def test_without_a_prompt_in_common(copy: Path) -> None:
+    evaluate("own0003", [])
+    said = _said("first", "workspace")
+    assert "no set in common" in said
+    facts: dict[str, Any] = json.loads(_said("first", "workspace", "--json"))
+    assert (facts["evaluation"], facts["changed"]) == ([], [])
+
+
+def test_what_is_printed(project: Path) -> None:
+    said = _said("first", "faster")
+    commit = revision_of("first").commit[:8]
+    assert f"A  i0003 of first ({commit}): 3 iterations under grpo" in said
+    assert "The policies of i0001 are the same, byte for byte." in said
+    assert "Prompts that changed sides: 1 right in B only, 1 right in A only" in said
+    rows = [" ".join(line.split()) for line in said.splitlines()]
+    assert "3 i0003 own0003 0.600 0.600 0.700 0.700" in rows
+    assert any(
+        row.startswith("heldout 4 of 4 and 5 0.500 0.750 +0.250 [-0.383, +0.883]") for row in rows
+    )
+    assert "'4+5=' '9' 0.00 1.00 '1' '9'" in rows
+
+
+def test_hostile_answers_are_shown_escaped(copy: Path) -> None:
+    evaluate("i0003", [["\x1b[31m[bold]", "\x1b[31m[bold]"]])
+    evaluate("i0002", [["3", "3"]])
+    said = _said("i0002", "i0003")
+    assert "changed sides: 0 right in B only, 1 right in A only" in said
+    assert "\x1b" not in said and "'\\x1b[31m[bold]'" in said
+
+
+def test_as_json(project: Path) -> None:
+    facts: dict[str, Any] = json.loads(_said("first", "HEAD:i0003", "--json"))
+    assert [side["policy"] for side in facts["sides"]] == ["i0003", "i0003"]
+    assert facts["evaluation"][0]["prompts"] == {"a": 4, "b": 5, "common": 4}
+    assert facts["evaluation"][0]["difference"] == 0.25
+    assert facts["changed"][0]["answers"][1] == {"mean": 1, "text": "9", "reward": 1}
+    assert facts["recipes"][0]["settings"][0]["values"] == ["0.0003", "0.001"]
+    assert facts["sides"][0]["curves"][3]["mean"] == 0.6
