@@ -28,6 +28,8 @@ FOLDER = SCRATCH / "fork_server"
 """As sockets have names of 107 bytes at most, it is used as it stands, from the root of the project."""
 MODULE = "pipeline.fork_server"
 LENGTH_BYTES = 4
+UNSERVED = ("stages.score_rollouts", "stages.rescore_rollouts")
+"""They run rewards of the user's, which may want libraries as a process of their own finds them."""
 STANDARD_FILES = (0, 1, 2)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 128
@@ -114,7 +116,8 @@ def is_fork() -> bool:
 def _is_stage_of_dvc() -> bool:
     """Whether this process is what DVC started: `python -m stages.<name>`, and not a fork or a worker of such."""
     option, module, *_ = [*sys.orig_argv[1:3], "", ""]
-    return "DVC_STAGE" in os.environ and option == "-m" and module.startswith("stages.")
+    served = module.startswith("stages.") and module not in UNSERVED
+    return "DVC_STAGE" in os.environ and option == "-m" and served
 
 
 def _pass_on(connection: socket.socket, number: int) -> None:

@@ -33,8 +33,6 @@ from pipeline.process import COLLECT_AFTER, die_with_parent
 REQUEST_SECONDS = 30.0
 """A program that asks and then says nothing for so long is left alone."""
 OWN_PACKAGES = ("pipeline", "stages")
-TRACKER = "stages.track_iteration"
-"""The only program that gets MLflow, which is imported without pandas; rewards of the user's may want all of it."""
 LIBRARIES = (
     "numpy",
     "pyarrow.compute",
@@ -179,8 +177,7 @@ def _become(module: str, arguments: list[str], environment: dict[str, str]) -> N
     """Runs a module like `python -m` does."""
     os.environ.clear()
     os.environ.update(environment)
-    forgotten = OWN_PACKAGES if module == TRACKER else (*OWN_PACKAGES, "mlflow")
-    for name in [name for name in sys.modules if name.partition(".")[0] in forgotten]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]:
         del sys.modules[name]
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # forks would draw the same numbers

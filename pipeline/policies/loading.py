@@ -308,10 +308,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lean_transformers() -> Iterator[None]:
-    """While transformers is imported, packages it does not need here look as if they were not installed.
-
-    Afterwards it finds them again, for code of the user's that wants them.
-    """
+    """While transformers is imported, packages it does not need here look as if they were not installed."""
     hidden = [name for name in NOT_NEEDED_BY_TRANSFORMERS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
@@ -319,6 +316,3 @@ def lean_transformers() -> Iterator[None]:
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
-            checked = getattr(sys.modules.get("transformers.utils"), f"is_{name}_available", None)
-            if checked is not None:
-                checked.cache_clear()

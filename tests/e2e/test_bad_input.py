@@ -69,8 +69,9 @@ def test_a_table_damaged_on_disk_is_named(copy: Path) -> None:
     assert "rollbook verify" in result.stderr
     verified = run(copy, "rollbook", "verify", check=False)
     assert verified.returncode == 1
-    assert (mend := f"rm -rf {path.relative_to(copy)} && dvc checkout") in verified.stdout
-    run(copy, "sh", "-c", f"{mend} {path.relative_to(copy)}")
+    mend = "rm -rf {0} && dvc checkout {0}".format(path.relative_to(copy))
+    assert mend in verified.stdout
+    run(copy, "sh", "-c", mend)
     assert path.read_bytes() == content
     run(copy, "dvc", "checkout", "--force", "artifacts/scores/i0001.parquet")
     assert path.read_bytes() == content

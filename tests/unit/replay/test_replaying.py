@@ -38,7 +38,7 @@ from tests.unit.stored_iterations import settings, store
 from tests.unit.test_params import ROOT
 
 REWARD = '''"""Whether an answer is short, by a helper."""
-from helper import LIMIT
+from replayed_helper import LIMIT
 
 
 def short(completions, **columns):
@@ -95,10 +95,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path(".dvc").mkdir()
         Path(".dvc/config").write_text("[core]\n    analytics = false\n")
         Path("mine.py").write_text(REWARD)
-        Path("helper.py").write_text("LIMIT = 3\n")
+        Path("replayed_helper.py").write_text("LIMIT = 3\n")
         git(folder, "init", "--quiet")
         commit(folder, "Before it ran")
-        Path("helper.py").write_text("LIMIT = 1\n")
+        Path("replayed_helper.py").write_text("LIMIT = 1\n")
         store("i0001")
         write_json(make_plan(read_params()), PLAN_FILE)
         _run("prepare_data", "i0000")
@@ -174,7 +174,7 @@ def test_all_steps_are_identical_and_nothing_changes(
     assert not SCRATCH_FOLDER.exists()
     assert "2 steps: 2 identical" in result.output
     assert "track_iteration" in result.output
-    assert git(copy, "status", "--short") == " M helper.py\n?? dvc.lock\n"
+    assert git(copy, "status", "--short") == " M replayed_helper.py\n?? dvc.lock\n"
     steps = json.loads((FOLDER / "all.json").read_text())["steps"]
     assert [(each["step"], each["outcome"]) for each in steps] == [
         ("prepare_data@i0000", "identical"),
@@ -216,14 +216,14 @@ def test_a_value_tampered_with_is_found_by_row_and_column(copy: Path) -> None:
 
 
 def test_other_code_and_the_recorded_one(copy: Path) -> None:
-    Path("helper.py").write_text("LIMIT = 20\n")
+    Path("replayed_helper.py").write_text("LIMIT = 20\n")
     commit(copy, "A helper edited")
     result = _replay(SCORE)
     assert result.exit_code == 0, result.output
     found = _verdict()
     assert found["outcome"] == "identical"
     assert found["code"].endswith("with the recorded patch")
-    assert found["code_since"] == ["code helper.py: changed"]
+    assert found["code_since"] == ["code replayed_helper.py: changed"]
 
     other = _replay(SCORE, "--with-code", "HEAD")
     assert other.exit_code == 1, other.output
@@ -231,7 +231,7 @@ def test_other_code_and_the_recorded_one(copy: Path) -> None:
     assert "/03, reward: 1.0 instead of 0.0; 1 of 8 rows differ" in texts[1]
     assert texts[0].startswith("reward ")
 
-    Path("helper.py").write_text("LIMIT = 2 - 1\n")
+    Path("replayed_helper.py").write_text("LIMIT = 2 - 1\n")
     refactored = _replay(SCORE, "--with-code", "worktree")
     assert refactored.exit_code == 0, refactored.output
     assert _verdict()["outcome"] == "same content"
