@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pipeline.artifacts import keys_of, path_of, read_facts, read_json
 from pipeline.config import BASE_KEY, ITERATION_KEY
 from pipeline.errors import ArtifactError, nearest
 from pipeline.hashing import FACTS_FILE
+from pipeline.params import leaves
 
 TRAINING = (
     "prepare_prompts",
@@ -76,9 +77,7 @@ class Update:
     @property
     def commit(self) -> str:
         """That its update ran at; says so if files were changed since."""
-        git = self.environment.get("git") or {}
-        commit = str(git.get("commit", "unknown"))
-        return f"{commit} with changes" if git.get("dirty") else commit
+        return commit_of(self.infos["update_policy"]) or "unknown"
 
     @property
     def code(self) -> Mapping[str, str]:
@@ -99,8 +98,10 @@ class Update:
             for name, value in settings.items():
                 # A stage reads its own section whole, and single values of others, which stand in these.
                 if isinstance(value, Mapping) and name not in EVERY_ITERATION:
-                    flat = flat_settings(value)
-                    found |= {f"{stage}.{place}": text for place, text in flat if text not in OFF}
+                    texts = {place: str(leaf) for place, leaf in leaves(value)}
+                    found |= {
+                        f"{stage}.{at}": text for at, text in texts.items() if text not in OFF
+                    }
         return found
 
 
@@ -141,17 +142,11 @@ class Ancestry:
                 )
 
 
-def flat_settings(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
-    """Settings by dotted place, as text; components in lists by their number."""
-    for name, value in settings.items():
-        here = f"{place}{name}"
-        if isinstance(value, Mapping):
-            yield from flat_settings(value, f"{here}.")
-        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            for number, each in enumerate(value):
-                yield from flat_settings(each, f"{here}.{number}.")
-        else:
-            yield here, str(value)
+def commit_of(info: Mapping[str, Any]) -> str:
+    """Commit that a step ran at, by its run_info, and whether files were changed since; empty outside of git."""
+    git = info["environment"].get("git") or {}
+    commit = str(git.get("commit", ""))
+    return f"{commit} with changes" if commit and git.get("dirty") else commit
 
 
 def find_policy(name: str) -> Path:

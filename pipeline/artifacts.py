@@ -142,16 +142,25 @@ def read_table(path: Path, kind: str, at: Path | None = None) -> tuple[pa.Table,
     facts = read_facts(at or path)
     schema = schema_of(kind)
     refuse_other(facts, kind, path)
-    try:
-        table = pq.read_table(at or path).replace_schema_metadata(None).combine_chunks()
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(path, error) from None
+    table = rows_in(at or path, path)
     if (found := content_hash(table)) != facts.content_hash:
         raise ArtifactError(
             f"{path}: content changed after it was written (hash {found[:12]}, recorded {facts.content_hash[:12]})",
             f"{RESTORE}; to change results, change params.yaml or code",
         )
     return schema.validate(table, str(path)), facts
+
+
+def rows_in(file: Path, path: Path) -> pa.Table:
+    """The rows of a Parquet file, whatever it is; `path` is named in errors.
+
+    Raises:
+        ArtifactError: if it cannot be read.
+    """
+    try:
+        return pq.read_table(file).replace_schema_metadata(None).combine_chunks()
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, error) from None
 
 
 def refuse_other(facts: Facts, kind: str, path: Path) -> None:

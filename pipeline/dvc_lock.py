@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+PIPELINE_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
 RESCORES_LOCK_FILE = Path("rescores/dvc.lock")
 

@@ -29,7 +29,8 @@ FOLDER = SCRATCH / "fork_server"
 MODULE = "pipeline.fork_server"
 LENGTH_BYTES = 4
 UNSERVED = ("stages.score_rollouts", "stages.rescore_rollouts")
-"""They run rewards of the user's, which may want libraries as a process of their own finds them."""
+"""They run rewards of the user's, which may want libraries as a process of their own finds them. `evaluate_policy` runs
+a scorer too, but beside a policy, for which it imports torch and transformers itself in the same way."""
 STANDARD_FILES = (0, 1, 2)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 128

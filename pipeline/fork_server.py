@@ -33,6 +33,8 @@ from pipeline.process import COLLECT_AFTER, die_with_parent
 REQUEST_SECONDS = 30.0
 """A program that asks and then says nothing for so long is left alone."""
 OWN_PACKAGES = ("pipeline", "stages")
+TRACKER = "stages.track_iteration"
+"""The only program that is given MLflow, which is imported here without pandas and polars."""
 LIBRARIES = (
     "numpy",
     "pyarrow.compute",
@@ -105,9 +107,7 @@ class ForkServer:
         files: list[int] = []
         try:
             length, files, _, _ = socket.recv_fds(connection, LENGTH_BYTES, len(STANDARD_FILES))
-            count = int.from_bytes(length, "big")
-            # Not through a file: that would read ahead, and a signal may stand behind the request.
-            request = json.loads(connection.recv(count, socket.MSG_WAITALL))
+            request = json.loads(_received(connection, int.from_bytes(length, "big")))
         except (OSError, ValueError):  # the program was killed while it asked
             for file in files:
                 os.close(file)
@@ -173,11 +173,23 @@ class ForkServer:
         _become(**request)
 
 
+def _received(connection: socket.socket, count: int) -> bytes:
+    """So many bytes, or fewer if the other end closes.
+
+    Not through a file, which would read ahead: a signal may stand behind the request.
+    """
+    body = b""
+    while len(body) < count and (part := connection.recv(count - len(body))):
+        body += part
+    return body
+
+
 def _become(module: str, arguments: list[str], environment: dict[str, str]) -> None:
     """Runs a module like `python -m` does."""
     os.environ.clear()
     os.environ.update(environment)
-    for name in [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]:
+    forgotten = OWN_PACKAGES if module == TRACKER else (*OWN_PACKAGES, "mlflow")
+    for name in [name for name in sys.modules if name.partition(".")[0] in forgotten]:
         del sys.modules[name]
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # forks would draw the same numbers

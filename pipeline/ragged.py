@@ -69,6 +69,11 @@ class Ragged:
         """The lists at `index`, in that order."""
         return Ragged(self.values[self.places(index)], self.lengths[index])
 
+    def key_of(self, index: int) -> bytes:
+        """The items of one list as bytes: the same for equal lists of one type."""
+        start = self.starts[index]
+        return self.values[start : start + self.lengths[index]].tobytes()
+
     def padded(self, fill: Any) -> NDArray[Any]:
         """[B, T] with `fill` behind the shorter lists; T is the largest length."""
         mask = mask_of(self.lengths)

@@ -19,7 +19,7 @@ from pipeline.artifacts import (
     write_folder,
 )
 from pipeline.atomic import replacing
-from pipeline.config import BASE_KEY, Params, Runtime
+from pipeline.config import Params, Runtime
 from pipeline.errors import RollbookError
 from pipeline.plan import load_stage
 from pipeline.replay.comparing import other_labels
@@ -81,8 +81,7 @@ def _update(key: str, params: Params) -> None:
     }
     _compare(key, "made", made_now, info["outputs"], info)
     for kind in FOLDERS:
-        if (before := params.sealed[key].previous) != BASE_KEY:
-            shutil.rmtree(_made(kind, before), ignore_errors=True)
+        shutil.rmtree(_made(kind, params.sealed[key].previous), ignore_errors=True)
 
 
 def _runtime(info: Mapping[str, Any]) -> Runtime:

@@ -29,6 +29,11 @@ class RunningStep:
     seconds: float
 
 
+def label_of(stage: str, key: str, rescore: str = "") -> str:
+    """What a step is called: its program and its iteration, as in dvc.yaml."""
+    return f"{stage}@{rescore}-{key}" if rescore else f"{stage}@{key}"
+
+
 def lock_file_of(stage: str, key: str, rescore: str = "") -> Path:
     """The file that is locked while a step runs."""
     return LOCKS / f"{'-'.join(filter(None, (stage, rescore, key)))}.lock"

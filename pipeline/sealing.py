@@ -21,7 +21,7 @@ from pipeline import checking, lock_guard
 from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.atomic import TEMPORARY_PREFIX, replacing
 from pipeline.config import BASE_KEY, Iteration, Params
-from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
+from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
 from pipeline.lock_text import entries_of, lock_of, without
 from pipeline.params import parse_yaml, read_text, read_yaml, write_text
@@ -258,7 +258,7 @@ def definitions_of(sealing: Sealing, params: Params, plan: Mapping[str, Any]) ->
 
 def _entries(keys: Sequence[str], params: Params) -> dict[str, str]:
     """Entries of the lock files that belong to iterations, those of stored re-scores among them."""
-    stages = read_yaml(lock_guard.PIPELINE_FILE)["stages"]
+    stages = read_yaml(PIPELINE_FILE)["stages"]
     looped = [name for name, said in stages.items() if said.get("foreach") == LOOP]
     locked = entries_of(LOCK_FILE.read_text(encoding="utf-8"))
     names = [f"{name}@{key}" for key in keys for name in looped]

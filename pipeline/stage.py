@@ -56,7 +56,7 @@ from pipeline.plan import (
 from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
-from pipeline.running_steps import lock_file_of
+from pipeline.running_steps import label_of, lock_file_of
 
 Settings = TypeVar("Settings", bound=StageSettings)
 WRITTEN_AT_ONCE = 2
@@ -221,7 +221,7 @@ class Stage(Generic[Settings]):
 
     def label(self, key: str) -> str:
         """What the step is called, as DVC calls it."""
-        return f"{self.name}@{self.rescore}-{key}" if self.rescore else f"{self.name}@{key}"
+        return label_of(self.name, key, self.rescore)
 
     def metrics_path(self, key: str) -> Path:
         """Numbers of iteration `key`. Those of a re-score lie beside its table: `report` reads the metrics' folder."""

@@ -28,13 +28,13 @@ import pyarrow.parquet as pq
 from pipeline.artifacts import damaged, path_of, read_facts
 from pipeline.config import PARAMS_FILE, Params
 from pipeline.dvc_cache import cached_path
-from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.lineage import git_says
 from pipeline.params import read_params
 from pipeline.report import CURVES_FILE
 from pipeline.sealed import FOLDER as SEALED_FOLDER
-from pipeline.sealed import sealed_md5s
+from pipeline.sealed import recorded_md5s
 
 WORKSPACE = "workspace"
 """The name of what lies in the project's folder, committed or not."""
@@ -90,11 +90,7 @@ class Revision:
     @cached_property
     def md5s(self) -> Mapping[str, str]:
         """Md5 of every output by path, those of sealed iterations and of re-scores too."""
-        locked = (output_md5s(self.root / file) for file in (LOCK_FILE, RESCORES_LOCK_FILE))
-        return {
-            **sealed_md5s(self.root),
-            **{path: md5 for found in locked for path, md5 in found.items()},
-        }
+        return recorded_md5s(self.root)
 
     def has(self, kind: str, key: str) -> bool:
         """Whether this artifact was made there. It need not be on this machine."""

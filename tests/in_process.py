@@ -5,6 +5,9 @@ Artifacts are read, checked and written as by the stage programs, below the curr
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from pipeline.artifacts import path_of, write_json
 from pipeline.config import BASE_KEY, Params
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, load_stage
@@ -12,6 +15,14 @@ from pipeline.stage import Context, Outputs
 
 TRAINING_STAGES = ITERATION_STAGES[:-1]
 """All but the evaluation."""
+
+
+def chain_of(recipe: str, keys: Sequence[str]) -> dict[str, dict[str, str]]:
+    """`iterations:` of a straight chain from the base policy, all under one recipe."""
+    return {
+        key: {"previous": previous, "recipe": recipe, "reference": BASE_KEY}
+        for previous, key in itertools.pairwise([BASE_KEY, *keys])
+    }
 
 
 def run_stage(name: str, key: str, params: Params) -> Outputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.config import PromptFormat, Sampling
 from pipeline.engines.base import GenerationRequest
 from pipeline.errors import PolicyError
 from pipeline.prompting import PromptRenderer
@@ -12,10 +13,15 @@ from pipeline.prompting import PromptRenderer
 SHOWN_CHARACTERS = 60
 
 
-def refuse_too_long(
-    requests: Sequence[GenerationRequest], limit: int, renderer: PromptRenderer, policy: Path
-) -> None:
-    """Raises PolicyError if a prompt is empty, or with its completion may not fit into the model's context."""
+def renderer_for(
+    policy: Path, requests: Sequence[GenerationRequest], sampling: Sampling
+) -> PromptRenderer:
+    """The policy's renderer, once every request is seen to fit.
+
+    Raises:
+        PolicyError: if a prompt is empty, or with its completion may not fit into the model's context.
+    """
+    renderer, limit = PromptRenderer(policy, PromptFormat()), sampling.max_completion_tokens
     for place, request in enumerate(requests):
         length = len(request.prompt_token_ids)
         if not length:
@@ -27,3 +33,4 @@ def refuse_too_long(
                 f"that is more than the {renderer.context_length} that {policy} can read",
                 "lower max_completion_tokens, or drop long prompts with max_prompt_tokens",
             )
+    return renderer

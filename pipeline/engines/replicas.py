@@ -56,14 +56,15 @@ def generate_in_replicas(
     """
     context = multiprocessing.get_context("spawn")
     processes, ends = [], []
-    for replica in replicas:
-        own, other = context.Pipe(duplex=False)
-        processes.append(context.Process(target=_serve, args=(other, replica), daemon=False))
-        processes[-1].start()
-        other.close()
-        ends.append(own)
     made: dict[int, list[Completion]] = {}
     try:
+        for replica in replicas:
+            own, other = context.Pipe(duplex=False)
+            ends.append(own)
+            process = context.Process(target=_serve, args=(other, replica), daemon=False)
+            process.start()
+            processes.append(process)
+            other.close()
         while waiting := [end for place, end in enumerate(ends) if place not in made]:
             for end in wait(waiting):
                 assert isinstance(end, Connection)

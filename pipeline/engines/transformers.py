@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveInt
 
-from pipeline.config import PromptFormat
 from pipeline.engines.base import BatchedEngine, Completion, GenerationRequest
-from pipeline.engines.limits import refuse_too_long
+from pipeline.engines.limits import renderer_for
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
@@ -65,9 +64,7 @@ class Transformers(BatchedEngine):
         """See `RolloutEngine`; the model is loaded once."""
         if not batches:
             return
-        renderer = PromptRenderer(policy, PromptFormat())
-        refuse_too_long(requests, sampling.max_completion_tokens, renderer, policy)
-
+        renderer = renderer_for(policy, requests, sampling)
         decoder = self.opened(policy, renderer, sampling, runtime)
         for places in batches:
             yield decoder.complete([requests[place] for place in places], on_tokens)

@@ -25,15 +25,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import PositiveInt
 
-from pipeline.config import PromptFormat
 from pipeline.engines.base import BatchedEngine, Completion, FinishReason, GenerationRequest
 from pipeline.engines.containment import environment, torch_state
-from pipeline.engines.limits import refuse_too_long
+from pipeline.engines.limits import renderer_for
 from pipeline.engines.replicas import Replica, generate_in_replicas, shares
 from pipeline.errors import PolicyError
 from pipeline.policies.adapters import CONFIG_FILE, base_folder, is_adapter
 from pipeline.policies.loading import check_policy_folder, stored_dtype, threads_of
-from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
     from pipeline.config import Runtime, Sampling
@@ -114,8 +112,7 @@ class Vllm(BatchedEngine):
         """See `RolloutEngine`; vLLM is started once."""
         if not batches:
             return
-        renderer = PromptRenderer(policy, PromptFormat())
-        refuse_too_long(requests, sampling.max_completion_tokens, renderer, policy)
+        renderer = renderer_for(policy, requests, sampling)
         copies = min(runtime.vllm.data_parallel_size, len(requests))
         if copies > 1:
             yield self._in_replicas(policy, requests, sampling, runtime, copies, on_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline import running_steps
 from pipeline.config import BASE_KEY
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ConfigError, Problem, nearest
@@ -31,9 +32,8 @@ def stage_of(entry: Entry) -> Stage[Any]:
 
 
 def label_of(entry: Entry) -> str:
-    """What a step is called here: its program and its iteration."""
-    middle = f"{entry.rescore}-" if entry.rescore else ""
-    return f"{entry.stage}@{middle}{entry.key}"
+    """What a step is called here."""
+    return running_steps.label_of(entry.stage, entry.key, entry.rescore)
 
 
 def replayable(revision: Revision) -> list[Entry]:

@@ -16,6 +16,7 @@ from pipeline.dvc_cache import (
     FOLDER_SUFFIX,
     cached_path,
     folder_md5,
+    is_cached,
     is_folder,
     members,
     members_in,
@@ -127,16 +128,13 @@ class StoredArtifacts:
 
     def _from_cache(self, md5: str, target: Path) -> bool:
         """Whether DVC's cache had all of it, and it is at `target` now."""
-        cached = cached_path(md5)
-        if not cached.is_file() or any(True for _ in self._bad_objects(md5)):
+        if any(True for _ in self._bad_objects(md5)) or not is_cached(md5):
             return False
         parts = (
             {target / name: each for name, each in members(md5).items()}
             if is_folder(md5)
             else {target: md5}
         )
-        if not all(cached_path(each).is_file() for each in parts.values()):
-            return False
         for place, each in parts.items():
             _link(cached_path(each), place)
         return True

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.artifacts import METADATA_KEY, damaged, schema_of
-from pipeline.hashing import content_hash
+from pipeline.artifacts import METADATA_KEY, rows_in, schema_of
+from pipeline.hashing import content_hash, in_one
 from pipeline.replay.verdict import Comparison, Outcome
 
 SHOWN_CHARACTERS = 60
@@ -30,7 +30,7 @@ def compare_tables(then: Path, now: Path, kind: str, tolerance: float) -> Compar
     Raises:
         ArtifactError: if one cannot be read.
     """
-    old, new = _read(then), _read(now)
+    old, new = rows_in(then, then), rows_in(now, now)
     if content_hash(old) == content_hash(new):
         return _other_bytes(then, now)
     if shape := _other_shape(old, new):
@@ -38,13 +38,6 @@ def compare_tables(then: Path, now: Path, kind: str, tolerance: float) -> Compar
     key = schema_of(kind).key
     rows = _other_rows(old, new, key)
     return rows or _other_values(old, new, key, tolerance)
-
-
-def _read(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path).replace_schema_metadata(None).combine_chunks()
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(path, error) from None
 
 
 def _other_bytes(then: Path, now: Path) -> Comparison:
@@ -117,7 +110,7 @@ def _other_values(old: pa.Table, new: pa.Table, key: str, tolerance: float) -> C
     """The first row, in order, that says something else."""
     exact, beyond = {}, {}
     for name in new.column_names:
-        columns = _in_one(old[name]), _in_one(new[name])
+        columns = in_one(old[name]), in_one(new[name])
         exact[name] = _unequal(*columns, 0.0)
         beyond[name] = _unequal(*columns, tolerance) if tolerance else exact[name]
     outcome = (
@@ -146,10 +139,6 @@ def _some(
 ) -> list[tuple[int, NDArray[np.bool_]]]:
     """Columns in which something differs, by their place in the table."""
     return [(table.column_names.index(name), mask) for name, mask in masks.items() if mask.any()]
-
-
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _unequal(old: pa.Array, new: pa.Array, tolerance: float) -> NDArray[np.bool_]:

@@ -10,9 +10,8 @@ from typing import Any
 
 from pipeline.artifacts import keys_of, path_of, read_json
 from pipeline.config import BASE_KEY, PARAMS_FILE
-from pipeline.dvc_lock import RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ConfigError
-from pipeline.sealed import SealedIteration, read_sealed, sealed_md5s
+from pipeline.sealed import SealedIteration, read_sealed, recorded_md5s, sealed_md5s
 from pipeline.showing.facts import PolicyLink
 
 Info = Mapping[str, Any]
@@ -97,7 +96,11 @@ class Chain:
     @cached_property
     def md5s(self) -> Mapping[str, str]:
         """DVC's md5 of every output by path; of a folder it ends in `.dir`."""
-        return {**sealed_md5s(), **output_md5s(RESCORES_LOCK_FILE), **output_md5s()}
+        return recorded_md5s()
+
+    @cached_property
+    def _sealed_outputs(self) -> Mapping[str, str]:
+        return sealed_md5s()
 
     def md5(self, path: str) -> str:
         """DVC's md5 of an output; empty where no lock file knows it."""
@@ -119,7 +122,7 @@ class Chain:
 
     def fetch(self, path: str) -> str:
         """What brings an output that is not on disk."""
-        if path in sealed_md5s():
+        if path in self._sealed_outputs:
             return "`dvc pull` brings it"
         return f"`dvc pull {path}` brings it" if self.md5(path) else "`dvc repro` makes it"
 

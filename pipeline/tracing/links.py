@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.ancestry import Ancestry, Update, infos_of
+from pipeline.ancestry import Ancestry, Update, commit_of, infos_of
 from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY
 from pipeline.model_card import evaluated
@@ -144,12 +144,7 @@ def _link(update: Update, keys: Mapping[str, str], recipe: str) -> Link:
     settings, infos = update.settings, update.infos
     measured = infos.get("measure_logprobs", {})
     reference = str(measured.get("inputs", {}).get("reference", ""))
-    ran = [info["environment"].get("git") or {} for info in infos.values()]
-    commits = [
-        f"{git['commit']} with changes" if git.get("dirty") else str(git["commit"])
-        for git in ran
-        if "commit" in git
-    ]
+    commits = [commit for info in infos.values() if (commit := commit_of(info))]
     return Link(
         key=update.key,
         recipe=recipe,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from pipeline.params import leaves
 
 NAME_LENGTH = 250
 VALUE_LENGTH = 6000
@@ -28,15 +30,8 @@ def flattened(settings: Mapping[str, Any]) -> dict[str, str]:
 
     Settings that are null are left out.
     """
-    return {valid_name(place): shortened(value) for place, value in _leaves(settings, "")}
-
-
-def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    nested = isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{place}.{key}" if place else str(key))
-    elif nested:
-        yield from _leaves(dict(enumerate(value)), place)
-    elif value is not None:
-        yield place, value if isinstance(value, str) else json.dumps(value)
+    return {
+        valid_name(place): shortened(value if isinstance(value, str) else json.dumps(value))
+        for place, value in leaves(settings)
+        if value is not None
+    }

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import Params
-from pipeline.dvc_lock import output_md5s
 from pipeline.lean_imports import without
-from pipeline.sealed import sealed_md5s
+from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains
 from pipeline.tracking.finished import Step
-from pipeline.tracking.store import Store, import_mlflow, is_default, opened, set_aside
+from pipeline.tracking.store import Store, is_default, opened, set_aside
 
-import_mlflow()
-with without("pandas"):
+with without("pandas"):  # mlflow does without it, and is imported half a second sooner
     from pipeline.tracking import chain_runs, iteration_runs, rescore_runs
     from pipeline.tracking.chain_runs import ChainRun
     from pipeline.tracking.rescore_runs import Answers
@@ -37,7 +35,7 @@ def bring_up_to_date(params: Params, answers: Sequence[Answers] = ()) -> list[st
     if not chains:
         return []
     with opened(params.tracking.experiment) as store:
-        sender = _Sender(store, params, {**sealed_md5s(), **output_md5s()})
+        sender = _Sender(store, params, recorded_md5s())
         return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
 
 

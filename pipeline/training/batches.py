@@ -126,7 +126,7 @@ def sequences_of(
     """
     by_prompt: dict[bytes, list[int]] = {}
     for row in index:
-        by_prompt.setdefault(prompts.rows(np.array([row])).values.tobytes(), []).append(int(row))
+        by_prompt.setdefault(prompts.key_of(row), []).append(int(row))
     found = []
     for rows in by_prompt.values():
         prompt = int(prompts.lengths[rows[0]])

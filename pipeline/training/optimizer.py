@@ -37,13 +37,13 @@ class OptimizerState:
 
     Attributes:
         optimizer_step: steps taken along the chain of iterations.
-        moments: by `exp_avg/<parameter>` and `exp_avg_sq/<parameter>`; empty before the first step.
+        moments: `exp_avg` and `exp_avg_sq`, each by parameter; empty before the first step.
         masters: float32 weights by parameter, where the policy is stored with fewer bits.
         controllers: coefficients that follow a target, by name (`pipeline/training/controllers.py`).
     """
 
     optimizer_step: int = 0
-    moments: Mapping[str, Tensor] = field(default_factory=dict)
+    moments: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     masters: Mapping[str, Tensor] = field(default_factory=dict)
     controllers: Mapping[str, float] = field(default_factory=dict)
 
@@ -63,13 +63,9 @@ def optimizer_state_writer(state: OptimizerState) -> FolderWriter:
         }
         text = json.dumps(counters, sort_keys=True, allow_nan=False)
         (folder / STATE_FILE).write_text(text + "\n", encoding="utf-8")
-        tensors = {MASTERS_FILE: state.masters} | {
-            _file_of(moment): {
-                name.removeprefix(f"{moment}/"): value
-                for name, value in state.moments.items()
-                if name.startswith(f"{moment}/")
-            }
-            for moment in MOMENTS
+        tensors = {
+            MASTERS_FILE: state.masters,
+            **{_file_of(moment): values for moment, values in state.moments.items()},
         }
         for name, content in tensors.items():
             if content:
@@ -91,13 +87,10 @@ def read_optimizer_state(folder: Path) -> OptimizerState:
     step, controllers = read_state(folder)
     try:
         masters = _read_tensors(folder / MASTERS_FILE)
-        moments = {
-            f"{moment}/{name}": value
-            for moment in MOMENTS
-            for name, value in _read_tensors(folder / _file_of(moment)).items()
-        }
+        read = {moment: _read_tensors(folder / _file_of(moment)) for moment in MOMENTS}
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{folder}: is not an optimizer state: {error}") from error
+    moments = read if any(read.values()) else {}
     return OptimizerState(step, moments, masters, controllers)
 
 
@@ -140,34 +133,40 @@ def make_optimizer(
             optimizer.state[parameter] = {
                 # Fused AdamW reads the counter on the device of the weights; on CUDA one left on the CPU is a fault.
                 "step": torch.tensor(float(state.optimizer_step), device=parameter.device),
-                **{m: state.moments[f"{m}/{name}"].to(parameter.device) for m in MOMENTS},
+                **{m: state.moments[m][name].to(parameter.device) for m in MOMENTS},
             }
     return optimizer
 
 
 def moments_of(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]
-) -> dict[str, Tensor]:
-    """The optimizer's moments by `<moment>/<parameter>`, on the CPU."""
+) -> dict[str, dict[str, Tensor]]:
+    """The optimizer's moments, each by parameter, on the CPU; empty before a step."""
+    if not optimizer.state:
+        return {}
     return {
-        f"{moment}/{name}": optimizer.state[parameter][moment].cpu()
-        for name, parameter in parameters.items()
+        moment: {
+            name: optimizer.state[parameter][moment].cpu()
+            for name, parameter in parameters.items()
+            if parameter in optimizer.state
+        }
         for moment in MOMENTS
-        if parameter in optimizer.state
     }
 
 
 def refuse_other_model(state: OptimizerState, parameters: Mapping[str, torch.nn.Parameter]) -> None:
     """Raises TrainingError unless moments and masters have exactly the model's names and shapes."""
-    shapes = {name: tuple(value.shape) for name, value in parameters.items()}
-    moments = {f"{moment}/{name}": shape for name, shape in shapes.items() for moment in MOMENTS}
-    for stored, expected in ((state.moments, moments), (state.masters, shapes)):
-        found = {name: tuple(value.shape) for name, value in stored.items()}
-        if found and found != expected:
+    expected = {name: tuple(value.shape) for name, value in parameters.items()}
+    held = {f"{moment}/": values for moment, values in state.moments.items()}
+    if state.masters:
+        held[""] = state.masters
+    for kind, tensors in held.items():
+        found = {name: tuple(value.shape) for name, value in tensors.items()}
+        if found != expected:
             name = min(key for key in {*found, *expected} if found.get(key) != expected.get(key))
             raise TrainingError(
                 "the optimizer state belongs to another model: "
-                f"{name} is {found.get(name, 'missing')}, the policy has {expected.get(name, 'none')}",
+                f"{kind}{name} is {found.get(name, 'missing')}, the policy has {expected.get(name, 'none')}",
                 "start a new chain from this policy, or give the optimizer state that was written with it",
             )
 

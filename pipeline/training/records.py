@@ -90,7 +90,7 @@ class UpdateRecord:
     policy_logprobs: Ragged
     first_rows: IntArray
     first_logprobs: Ragged
-    moments: Mapping[str, Tensor]
+    moments: Mapping[str, Mapping[str, Tensor]]
     controllers: Controllers
 
     @property

@@ -77,7 +77,7 @@ def _of_one_prompt(rows: Rows) -> IntArray | None:
     """Two rows with tokens and the same prompt, the first there are."""
     seen: dict[bytes, int] = {}
     for row in np.flatnonzero(rows.completions.lengths):
-        prompt = rows.prompts.rows(np.array([row])).values.tobytes()
+        prompt = rows.prompts.key_of(row)
         if prompt in seen:
             return np.array([seen[prompt], row])
         seen[prompt] = int(row)

@@ -9,13 +9,11 @@ from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of
 from pipeline.config import BASE_KEY, Params
-from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
+from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
 from pipeline.lock_entries import Entry, read_entries
 from pipeline.params import read_yaml
 from pipeline.sealed import files_of
 from pipeline.verifying.finding import Finding
-
-PIPELINE_FILE = Path("dvc.yaml")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import pyarrow as pa
 from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of, read_table
+from tests.in_process import chain_of
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
@@ -84,11 +84,7 @@ def make_project(folder: Path, iterations: int = 2, shrink: bool = True, **chang
 
 def chain(iterations: int) -> dict[str, dict[str, str]]:
     """`iterations:` of a straight chain under the recipe `grpo`."""
-    keys = [f"i{number:04d}" for number in range(iterations + 1)]
-    return {
-        key: {"previous": previous, "recipe": "grpo", "reference": "i0000"}
-        for previous, key in itertools.pairwise(keys)
-    }
+    return chain_of("grpo", [f"i{number:04d}" for number in range(1, iterations + 1)])
 
 
 def edit_params(folder: Path, **changes: Any) -> None:

@@ -32,7 +32,7 @@ from pipeline.registry import build
 from pipeline.stage import Context
 from pipeline.training.measure import measure
 from pipeline.training.rows import rows_of
-from tests.in_process import TRAINING_STAGES, make_base, run_stage
+from tests.in_process import TRAINING_STAGES, chain_of, make_base, run_stage
 from tests.unit.test_params import shipped
 
 MIB = 2**20
@@ -302,14 +302,7 @@ def _params(model: Path, size: Size, device: str) -> Params:
     raw["iterations"] = {}
     for recipe, settings in RECIPES.items():
         raw["recipes"][recipe] = {"extends": "grpo", **settings}
-        previous = BASE_KEY
-        for key in keys_of(recipe):
-            raw["iterations"][key] = {
-                "previous": previous,
-                "recipe": recipe,
-                "reference": BASE_KEY,
-            }
-            previous = key
+        raw["iterations"] |= chain_of(recipe, keys_of(recipe))
     return parse_params(raw)
 
 

@@ -17,7 +17,9 @@ if sys.platform != "linux":
 
 SERVER = """
 import sys
+import types
 from pipeline.fork_server import ForkServer
+sys.modules["mlflow"] = types.ModuleType("mlflow")
 server = ForkServer(int(sys.argv[1]))
 server.serve()
 server.close()
@@ -41,6 +43,9 @@ if sys.argv[1] == "leave":
     sys.exit(0)
 if sys.argv[1] == "start":
     subprocess.Popen(["sleep", "34.5"], stdin=0, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait()
+if sys.argv[1] == "modules":
+    print("mlflow" in sys.modules)
+    sys.exit(0)
 if sys.argv[1] == "end":
     atexit.register(print, "at exit", flush=True)
     sys.exit(0)
@@ -78,9 +83,11 @@ def _wait(until: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def _started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+def _started(
+    *arguments: str, program: str = "stages.probe", **environment: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "stages.probe", *arguments],
+        [sys.executable, "-m", program, *arguments],
         env={**os.environ, "DVC_STAGE": "probe", **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -99,8 +106,8 @@ def _begun(argument: str) -> subprocess.Popen[str]:
     return process
 
 
-def _ran(*arguments: str, **environment: str) -> tuple[int, str]:
-    process = _started(*arguments, **environment)
+def _ran(*arguments: str, program: str = "stages.probe", **environment: str) -> tuple[int, str]:
+    process = _started(*arguments, program=program, **environment)
     out, _ = process.communicate("asked\n")
     return process.returncode, out.strip()
 
@@ -114,6 +121,11 @@ def test_a_program_runs_in_a_fork_with_its_own_arguments_environment_and_files(
 ) -> None:
     assert _ran("0", MARK="one") == (0, f"{server.pid} ['0'] one first asked")
     assert _ran("3", "more", MARK="two") == (3, f"{server.pid} ['3', 'more'] two first asked")
+
+
+def test_an_environment_larger_than_the_buffer_of_a_socket(server: subprocess.Popen[bytes]) -> None:
+    many = {f"LARGE_{number}": "x" * 100_000 for number in range(8)}
+    assert _ran("0", MARK="behind", **many)[1] == f"{server.pid} ['0'] behind first asked"
 
 
 def test_code_that_was_edited_is_read_again(server: subprocess.Popen[bytes], project: Path) -> None:
@@ -170,6 +182,12 @@ def test_what_a_fork_leaves_behind_keeps_nobody_waiting(server: subprocess.Popen
     started = time.monotonic()
     assert _ran("leave")[0] == 0
     assert time.monotonic() - started < 15
+
+
+def test_only_tracking_is_given_mlflow(server: subprocess.Popen[bytes], project: Path) -> None:
+    (project / "stages/track_iteration.py").write_text(PROGRAM)
+    assert _ran("modules")[1].endswith("False")
+    assert _ran("modules", program="stages.track_iteration")[1].endswith("True")
 
 
 def test_exit_handlers_run(server: subprocess.Popen[bytes]) -> None:

@@ -22,7 +22,7 @@ from pipeline.training.checkpoint import load_for_training
 from pipeline.training.measure import measure
 from pipeline.training.rows import rows_of
 from stages.update_policy import Settings, update_policy
-from tests.in_process import make_base, train
+from tests.in_process import chain_of, make_base, train
 from tests.unit.test_params import shipped
 from tests.unit.training.small import (
     context,
@@ -63,14 +63,7 @@ def settings(iterations: int) -> Params:
     raw["iterations"] = {}
     raw["recipes"]["lora"] = {"extends": "grpo", "update_policy": {"lora": LORA}}
     for recipe in ("grpo", "lora"):
-        previous = BASE_KEY
-        for key in branch(recipe, iterations):
-            raw["iterations"][key] = {
-                "previous": previous,
-                "recipe": recipe,
-                "reference": BASE_KEY,
-            }
-            previous = key
+        raw["iterations"] |= chain_of(recipe, branch(recipe, iterations))
     return parse_params(raw)
 
 
