@@ -13,13 +13,48 @@ Rows without a reward or without a scorable sibling get 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
+from pipeline.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+    FloatArray,
+)
 from pipeline.advantages.kl_reward import refuse_penalty
-from pipeline.advantages.moments import NOISE, Ddof, Eps, moments_of, normalizing, std_of, whitening
+from pipeline.advantages.moments import (
+    NOISE,
+    Ddof,
+    Eps,
+    Moments,
+    moments_of,
+    normalizing,
+    std_of,
+    whitening,
+)
+from pipeline.ragged import IntArray
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Weighted sums of z-scores before the last step.
+
+    Attributes:
+        sums: [B]; NaN without a reward.
+        spread: [B] whether some reward differs within the row's group.
+        counted: [B] rows that get an advantage.
+        mean, factor: A = (s − mean) · factor.
+    """
+
+    sums: FloatArray
+    spread: NDArray[np.bool_]
+    counted: NDArray[np.bool_]
+    mean: float
+    factor: float
 
 
 class Gdpo(AdvantageEstimator):
@@ -44,26 +79,45 @@ class Gdpo(AdvantageEstimator):
             ConfigError: if there is a KL penalty in the rewards.
         """
         refuse_penalty(inputs, "gdpo")
-        rows = len(inputs.rewards)
         total = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
-        score, size, spread = np.zeros(rows), np.zeros(rows), np.zeros(rows, dtype=bool)
+        scores = self.scores(inputs)
+        advantages = np.zeros(len(inputs.rewards))
+        advantages[scores.counted] = (scores.sums[scores.counted] - scores.mean) * scores.factor
+        std = np.full(len(advantages), std_of(scores.sums, self.std_ddof))
+        return AdvantageOutputs(advantages, total.mean, std, scores.spread)
+
+    def z_scores(
+        self, values: FloatArray, groups: IntArray
+    ) -> tuple[FloatArray, NDArray[np.bool_], Moments]:
+        """[B] z of one reward function, whether its group has spread, and the moments it was made with.
+
+        Args:
+            values: [B] rewards; NaN = missing.
+            groups: [B] labels.
+        """
+        part = moments_of(values, groups, self.std_ddof)
+        signal = part.spread & ~np.isnan(values)
+        z = np.zeros(len(values))
+        z[signal] = (values[signal] - part.mean[signal]) / (part.std[signal] + self.eps)
+        return z, part.spread, part
+
+    def scores(self, inputs: AdvantageInputs) -> Scores:
+        """Weighted sums of z, and how they are centred and scaled in the end."""
+        rows = len(inputs.rewards)
+        sums, size, spread = np.zeros(rows), np.zeros(rows), np.zeros(rows, dtype=bool)
         for weight, values in zip(inputs.weights, inputs.components.T, strict=True):
             if weight != 0:
-                part = moments_of(values, inputs.groups, self.std_ddof)
-                signal = part.spread & ~np.isnan(values)
-                z = (values[signal] - part.mean[signal]) / (part.std[signal] + self.eps)
-                score[signal] += weight * z
-                size[signal] += np.abs(weight * z)
-                spread |= part.spread
-        score[np.abs(score) <= NOISE * size] = 0.0  # parts that cancel leave rounding
-        score[~inputs.scorable] = np.nan
+                z, differs, _ = self.z_scores(values, inputs.groups)
+                sums += weight * z
+                size += np.abs(weight * z)
+                spread |= differs
+        sums[np.abs(sums) <= NOISE * size] = 0.0  # parts that cancel leave rounding
+        sums[~inputs.scorable] = np.nan
         if self.whiten == "token":
-            counted = inputs.scorable & (total.count > 1)
-            mean, factor = whitening(np.repeat(score[counted], inputs.lengths[counted]))
+            alone = moments_of(inputs.rewards, inputs.groups, self.std_ddof).count < 2
+            counted = inputs.scorable & ~alone
+            mean, factor = whitening(np.repeat(sums[counted], inputs.lengths[counted]))
         else:
             counted = inputs.scorable & spread  # without spread, s is 0, and so is the batch's mean
-            mean, factor = normalizing(score, self.std_ddof, self.eps)
-        advantages = np.zeros(rows)
-        advantages[counted] = (score[counted] - mean) * factor
-        std = np.full(rows, std_of(score, self.std_ddof))
-        return AdvantageOutputs(advantages, total.mean, std, spread)
+            mean, factor = normalizing(sums, self.std_ddof, self.eps)
+        return Scores(sums, spread, counted, mean, factor)

@@ -12,17 +12,41 @@ pools without spread and rows without a reward get 0; missing step rewards are l
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
+from pipeline.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+    FloatArray,
+)
 from pipeline.advantages.kl_reward import refuse_penalty
 from pipeline.advantages.moments import Ddof, Eps, moments_of
 from pipeline.advantages.per_token import discounted_sums, token_outputs
 from pipeline.errors import ArtifactError
-from pipeline.ragged import Ragged
+from pipeline.ragged import IntArray, Ragged
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of rollouts and the pools they were normalised in.
+
+    Attributes:
+        z: of each step; 0 where its reward is missing or its pool has no spread.
+        ends: token that ends each step, in the order of `z`.
+        mean, std: [B] of the step rewards of the row's group.
+        spread: [B] whether they differ.
+    """
+
+    z: Ragged
+    ends: IntArray
+    mean: FloatArray
+    std: FloatArray
+    spread: NDArray[np.bool_]
 
 
 class ProcessSupervision(AdvantageEstimator):
@@ -50,8 +74,25 @@ class ProcessSupervision(AdvantageEstimator):
             ConfigError: if there is a KL penalty in the rewards.
         """
         refuse_penalty(inputs, "process_supervision")
+        steps = self.steps(inputs)
+        mask = inputs.loss_mask
+        at_ends = np.zeros(len(mask.values))
+        np.add.at(at_ends, mask.starts[steps.z.row_of] + steps.ends, steps.z.values)
+        everywhere = Ragged(np.ones(len(mask.values), dtype=bool), mask.lengths)
+        sums = discounted_sums(Ragged(at_ends, mask.lengths), everywhere, 1.0)
+        tokens = Ragged(np.where(mask.values, sums.values, 0.0), mask.lengths)
+        group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
+        group = replace(group, std=steps.std, spread=steps.spread)
+        return token_outputs(inputs, tokens, group, group.spread)
+
+    def steps(self, inputs: AdvantageInputs) -> Steps:
+        """The normalised rewards of all steps.
+
+        Raises:
+            ArtifactError: see `__call__`.
+        """
         ends, rewards = _steps_of(inputs)
-        mask, row = inputs.loss_mask, ends.row_of
+        row = ends.row_of
         values = np.where(inputs.scorable[row], rewards.values, np.nan)
         # One missing value more for each rollout: one without steps belongs to a pool too.
         pool = moments_of(
@@ -61,16 +102,16 @@ class ProcessSupervision(AdvantageEstimator):
         )
         known = np.flatnonzero(pool.spread[: len(values)] & ~np.isnan(values))
         std = np.maximum(pool.std[known], self.std_floor) + self.eps
-        at_ends = np.zeros(len(mask.values))
-        places = mask.starts[row] + ends.values
-        np.add.at(at_ends, places[known], (values[known] - pool.mean[known]) / std)
-        everywhere = Ragged(np.ones(len(mask.values), dtype=bool), mask.lengths)
-        sums = discounted_sums(Ragged(at_ends, mask.lengths), everywhere, 1.0)
-        tokens = Ragged(np.where(mask.values, sums.values, 0.0), mask.lengths)
+        z = np.zeros(len(values))
+        z[known] = (values[known] - pool.mean[known]) / std
         of_rows = slice(len(values), None)
-        group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
-        group = replace(group, std=pool.std[of_rows], spread=pool.spread[of_rows])
-        return token_outputs(inputs, tokens, group, group.spread)
+        return Steps(
+            Ragged(z, ends.lengths),
+            ends.values,
+            pool.mean[of_rows],
+            pool.std[of_rows],
+            pool.spread[of_rows],
+        )
 
 
 def _steps_of(inputs: AdvantageInputs) -> tuple[Ragged, Ragged]:

@@ -1,7 +1,8 @@
 """Which tokens of a rollout a bound of the loss held, from stored log-probs: the loss's own test, without torch.
 
-Known for losses that clip ratios of tokens or rollouts between two numbers. The update has stored which share of the
-rollout's tokens it saw clipped: unless this finds as many, nothing is marked.
+Known for losses that hold ratios of tokens or rollouts between two numbers, and for dppo, which bounds probabilities.
+The update has stored which share of the rollout's tokens it saw clipped: unless this finds as many, nothing is marked.
+clip_cov and kl_cov choose tokens by all others of a micro-batch, which is not stored.
 """
 
 from __future__ import annotations
@@ -48,16 +49,32 @@ class Objective:
             return cls(name, "", None)
         return cls(name, headline_of(type(update.loss)), update)
 
-    @property
-    def bounds(self) -> tuple[float, float, float] | None:
-        """Lowest and highest ratio, and the cap before them; None where the loss does not clip ratios so."""
+    def held(self, token: Token, ratio: float, advantage: float) -> str | None:
+        """`low` or `high` for the bound that holds a token, empty for none; None where this loss clips otherwise.
+
+        Args:
+            token: with its ratio.
+            ratio: that the loss looks at, which may be the one of the whole rollout.
+            advantage: of the token.
+        """
         loss: Any = self.update.loss if self.update is not None else None
+        name = type(loss).__module__.removeprefix(
+            "pipeline.losses."
+        )  # none is imported for another
+        if name == "dppo":
+            return _outside_region(loss, token, advantage)
         if isinstance(loss, Clipping):
-            cap = math.inf if loss.delta is None else loss.delta
-            return 1 - loss.clip_low, 1 + loss.clip_high, cap
-        if type(loss).__module__ == "pipeline.losses.cispo":  # not imported for another loss
-            return loss.floor, loss.cap, math.inf
-        return None
+            ratio = ratio if loss.delta is None else min(ratio, loss.delta)
+            bounds = 1 - loss.clip_low, 1 + loss.clip_high
+        elif name == "cispo":
+            bounds = loss.floor, loss.cap
+        elif name == "gmpo":
+            bounds = math.exp(-loss.clip_low), math.exp(loss.clip_high)
+        else:
+            return None
+        if advantage < 0 and ratio < bounds[0]:
+            return "low"
+        return "high" if advantage > 0 and ratio > bounds[1] else ""
 
     def compared_with(self, token: Token) -> float | None:
         """The log-prob that a ratio is taken against; None where it was the current policy's own, or is not stored."""
@@ -93,33 +110,39 @@ def with_clips(
         share: of its trained-on tokens that the update saw clipped.
         objective: loss that it ran with.
     """
-    bounds = objective.bounds
     seen = [token for token in tokens if token.ratio is not None]
-    if bounds is None or share is None or not seen:
+    if objective.update is None or share is None or not seen:
         return list(tokens)
     ratios = {token.place: float(token.ratio or 0.0) for token in seen}
-    assert objective.update is not None
     if objective.update.loss.per_row:
         logs = math.fsum(math.log(ratio) for ratio in ratios.values())
         if objective.update.loss.ratio != "sequence_product":
             logs /= len(seen)
         row = math.exp(max(-LOG_RATIO_LIMIT, min(LOG_RATIO_LIMIT, logs)))
         ratios = dict.fromkeys(ratios, row)
-    marks = {
-        token.place: _held(
-            ratios[token.place],
-            advantage if token.advantage is None else token.advantage,
-            bounds,
-        )
-        for token in seen
-    }
+    marks = {}
+    for token in seen:
+        own = advantage if token.advantage is None else token.advantage
+        mark = objective.held(token, ratios[token.place], own)
+        if mark is None:
+            return list(tokens)
+        marks[token.place] = mark
     if abs(sum(map(bool, marks.values())) / len(seen) - share) > AGREE:
         return list(tokens)
     return [replace(token, clipped=marks.get(token.place, "")) for token in tokens]
 
 
-def _held(ratio: float, advantage: float, bounds: tuple[float, float, float]) -> str:
-    low, high, cap = bounds
-    if advantage < 0 and min(ratio, cap) < low:
-        return "low"
-    return "high" if advantage > 0 and min(ratio, cap) > high else ""
+def _outside_region(loss: Any, token: Token, advantage: float) -> str:
+    """The test of `pipeline/losses/dppo.py` on one token."""
+    from pipeline.losses.dppo import EPS
+
+    assert token.ratio is not None and token.policy_logprob is not None
+    old_logprob = token.policy_logprob - math.log(token.ratio)
+    now, old = math.exp(token.policy_logprob), math.exp(old_logprob)
+    moved = divergence = now - old
+    if loss.divergence == "kl":
+        rest = math.log((max(1 - old, 0.0) + EPS) / (max(1 - now, 0.0) + EPS))
+        divergence = old * (old_logprob - token.policy_logprob) + (1 - old) * rest
+    if advantage > 0:
+        return "high" if moved > 0 and abs(divergence) > loss.clip_high else ""
+    return "low" if moved < 0 and abs(divergence) > loss.clip_low else ""

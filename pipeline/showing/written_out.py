@@ -1,7 +1,7 @@
 """The arithmetic of one advantage in numbers, for estimators whose formula has room for them on a line.
 
 Each writer gives lines and the number they come to. A line is only shown if that is the number the estimator gave.
-Estimators that are not here, such as those with an advantage per token, are shown by formula and result.
+Where tokens have advantages of their own, the line is about their mean. gae is shown by formula and result.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pipeline.advantages.moments import (
     std_of,
     whitening,
 )
+from pipeline.advantages.per_token import discounted_sums
 
 WRITTEN_MEMBERS = 16
 """Rewards of a group that are written one by one; of more there is only the number."""
@@ -93,6 +94,10 @@ def _bracketed(value: float) -> str:
     return f"({number(value)})" if value < 0 else number(value)
 
 
+def _divisor(factor: float) -> str:
+    return number(1 / factor) if factor else "∞"
+
+
 def _group(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
     if not moments.spread[row]:
         return _no_signal(seen, row)
@@ -138,7 +143,7 @@ def _leave_one_out(estimator: Any, seen: AdvantageInputs, row: int, moments: Mom
     last = (value - mean) * factor
     return [
         *lines,
-        f"A ← ({_signed(value)} − {_bracketed(mean)}) / {number(1 / factor) if factor else '∞'} = {_signed(last)}, "
+        f"A ← ({_signed(value)} − {_bracketed(mean)}) / {_divisor(factor)} = {_signed(last)}, "
         "by mean and deviation of all advantages of the iteration",
     ], last
 
@@ -159,7 +164,7 @@ def _max_rl(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -
     ], value
 
 
-def _gpg(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:  # noqa: ARG001
+def _gpg(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
     if not moments.spread[row]:
         return _no_signal(seen, row)
     known = seen.unpenalized[seen.scorable]
@@ -173,7 +178,7 @@ def _gpg(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> L
     ], value
 
 
-def _opo(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:  # noqa: ARG001
+def _opo(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
     if not moments.spread[row]:
         return _no_signal(seen, row)
     mine = (seen.groups == seen.groups[row]) & seen.scorable
@@ -212,7 +217,7 @@ def _pass_at_k(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments
     ], value
 
 
-def _remax(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:  # noqa: ARG001
+def _remax(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
     if seen.greedy_rewards is None or seen.token_penalties is not None:
         return [], math.nan
     reward, greedy = float(seen.rewards[row]), float(seen.greedy_rewards[row])
@@ -225,7 +230,7 @@ def _remax(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) ->
     ], value
 
 
-def _plus_plus_baseline(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:  # noqa: ARG001
+def _plus_plus_baseline(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
     compared = seen.scorable & (moments.count > 1)
     if not compared[row]:
         return _no_signal(seen, row)
@@ -238,7 +243,75 @@ def _plus_plus_baseline(estimator: Any, seen: AdvantageInputs, row: int, moments
         _mean_line(seen, row, moments),
         f"c = {number(reward)} − {_bracketed(float(moments.mean[row]))} = {_signed(own)}",
         f"over all tokens of the iteration c has mean {number(mean)} and deviation {number(std)}",
-        f"A = ({_signed(own)} − {_bracketed(mean)}) / {number(1 / factor) if factor else '∞'} = {_signed(value)}",
+        f"A = ({_signed(own)} − {_bracketed(mean)}) / {_divisor(factor)} = {_signed(value)}",
+    ], value
+
+
+def _plus_plus(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
+    returns = discounted_sums(seen.token_rewards, seen.loss_mask, estimator.gamma)
+    mean, factor = whitening(returns.values[seen.loss_mask.values & seen.scorable[returns.row_of]])
+    own = returns.values[returns.row_of == row][seen.loss_mask.values[returns.row_of == row]]
+    if not own.size:
+        return ["it has no tokens to train on: A = 0"], 0.0
+    average = float(own.mean())
+    value = (average - mean) * factor
+    return [
+        f"R of its {len(own)} tokens, from the first to the last: {number(own[0])} to {number(own[-1])}, "
+        f"on average {number(average)}",
+        f"over all tokens of the iteration R has mean {number(mean)}",
+        f"A = ({number(average)} − {_bracketed(mean)}) / {_divisor(factor)} = {_signed(value)}, "
+        "the mean over its tokens",
+    ], value
+
+
+def _gdpo(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
+    scores = estimator.scores(seen)
+    if not scores.spread[row]:
+        return ["no reward differs within its group: no signal, A = 0"], 0.0
+    lines = []
+    for place, (weight, values) in enumerate(zip(seen.weights, seen.components.T, strict=True), 1):
+        z, _, part = estimator.z_scores(values, seen.groups)
+        if weight == 0 or not z[row]:
+            lines.append(f"z of reward {place} counts 0")
+            continue
+        lines.append(
+            f"z of reward {place} = {_less(float(values[row]), float(part.mean[row]))} / "
+            f"({number(float(part.std[row]))} + {estimator.eps:g}) = {_signed(float(z[row]))}, weight {weight:g}"
+        )
+    own = float(scores.sums[row])
+    value = (own - scores.mean) * scores.factor
+    return [
+        *lines,
+        f"s = Σ weight · z = {_signed(own)}",
+        f"A = ({_signed(own)} − {_bracketed(scores.mean)}) / {_divisor(scores.factor)} = {_signed(value)}, "
+        "by mean and deviation of s in the iteration",
+    ], value
+
+
+def _process_supervision(
+    estimator: Any,
+    seen: AdvantageInputs,
+    row: int,
+    moments: Moments,
+) -> Lines:
+    steps = estimator.steps(seen)
+    if not steps.spread[row]:
+        return ["no step's reward differs from the others of its group: no signal, A = 0"], 0.0
+    mine = steps.z.row_of == row
+    z, ends = steps.z.values[mine], steps.ends[mine]
+    trained = np.flatnonzero(seen.loss_mask.values[seen.loss_mask.row_of == row])
+    if not trained.size:
+        return ["it has no tokens to train on: A = 0"], 0.0
+    counts = np.array([np.count_nonzero(trained <= end) for end in ends])
+    value = float((z * counts).sum() / trained.size)
+    terms = " + ".join(
+        f"{count} · {_bracketed(each)}" for count, each in zip(counts, z.tolist(), strict=True)
+    )
+    return [
+        f"steps of its group: mean {number(float(steps.mean[row]))}, σ = {number(float(steps.std[row]))}",
+        f"z of its {len(z)} steps: {_listed(z.tolist())}; a token gets those of its own and later steps",
+        f"A = ({terms if len(z) <= WRITTEN_MEMBERS else 'tokens · z'}) / {trained.size} = {_signed(value)}, "
+        "the mean over its tokens",
     ], value
 
 
@@ -250,6 +323,9 @@ WRITERS: dict[tuple[str, str], Writer] = {
     ("opo", "Opo"): _opo,
     ("pass_at_k", "PassAtK"): _pass_at_k,
     ("remax", "Remax"): _remax,
+    ("gdpo", "Gdpo"): _gdpo,
+    ("process_supervision", "ProcessSupervision"): _process_supervision,
+    ("reinforce_plus_plus", "ReinforcePlusPlus"): _plus_plus,
     ("reinforce_plus_plus_baseline", "ReinforcePlusPlusBaseline"): _plus_plus_baseline,
 }
 """By module and class, so that none of them is imported for another."""

@@ -30,6 +30,11 @@ SPECS: list[dict[str, Any]] = [
     {"name": "pass_at_k", "scale": "none"},
     {"name": "remax"},
     {"name": "reinforce_plus_plus_baseline"},
+    {"name": "reinforce_plus_plus"},
+    {"name": "reinforce_plus_plus", "gamma": 0.9},
+    {"name": "gdpo"},
+    {"name": "gdpo", "whiten": "token", "std_ddof": 1},
+    {"name": "process_supervision"},
 ]
 
 
@@ -40,6 +45,12 @@ def seen(rewards: list[float] = REWARDS) -> AdvantageInputs:
         GROUPS,
         loss_mask=[[1] * length for length in LENGTHS],
         greedy_rewards=[greedy[group] for group in GROUPS],
+        components=[[reward, float(place % 3)] for place, reward in enumerate(rewards)],
+        weights=[1.0, 0.5],
+        steps=[
+            [(end, reward if end else 0.25) for end in sorted({0, length - 1})]
+            for reward, length in zip(rewards, LENGTHS, strict=True)
+        ],
     )
 
 
