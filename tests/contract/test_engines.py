@@ -35,10 +35,7 @@ from tests.unit.engines.models import (
     save_llama,
 )
 
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.xdist_group("vllm")) if name == "vllm" else name
-    for name in menu("engines")
-]
+ENGINES = menu("engines")
 LIMIT = 6
 TOLERANCE = 1e-4
 """Nats by which the log-probs of one token may differ between two engines in float32; 2e-6 was seen."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.projects import edit_params, output_hashes, repro, run, stages_run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pipeline.artifacts import path_of
 from pipeline.engines.kept_batches import FOLDER
 from tests.e2e.projects import edit_params, environment, make_project, repro, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 BATCH_SIZE = 4
 ENGINE = {"name": "transformers", "batch_size": BATCH_SIZE}
 WAIT_SECONDS = 120.0

@@ -12,7 +12,7 @@ from pipeline.rewards.verdicts import FILE
 from tests.e2e.projects import edit_params, repro, run, stages_run, table_of
 from tests.unit.rewards.judge_server import Answer, JudgeServer, judge_server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 UNREADABLE = "I would rather not say."
 STEP = "score_rollouts@i0001"
 

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.kills import faults, forget, kill_once
 from tests.e2e.projects import output_hashes, repro
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 KILLS = 20
 
 

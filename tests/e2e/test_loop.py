@@ -10,7 +10,7 @@ import pipeline
 from pipeline.artifacts import TABLES, read_table
 from tests.e2e.projects import commit, edit_params, git, output_hashes, repro, run, stages_run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 
 
 def _ids(stages: list[str], key: str) -> set[str]:
@@ -107,7 +107,8 @@ def test_edited_rewards_keep_the_rollouts(copy: Path) -> None:
         {"name": "function", "path": "my_rewards.py:short", "weight": 0.1},
     ]
     edit_params(copy, recipes__grpo__score_rollouts__rewards=rewards)
-    stages = stages_run(repro(copy))
+    first = "track_iteration@i0001"
+    stages = stages_run(repro(copy, first))
     assert _ids(stages, "i0001") == ALL - {
         "prepare_prompts",
         "generate_rollouts",
@@ -116,11 +117,12 @@ def test_edited_rewards_keep_the_rollouts(copy: Path) -> None:
 
     words = copy / "my_words.py"
     words.write_text("# counts characters\n" + words.read_text())
-    assert stages_run(repro(copy)) == ["check"]
+    assert stages_run(repro(copy, first)) == ["check"]
     words.write_text("def is_short(text):\n    return len(text) <= 1\n")
     result = run(copy, "rollbook", "check")
     assert "code my_words.py: changed" in result.stdout
-    assert "score_rollouts" in _ids(stages_run(repro(copy)), "i0001")
+    scored = "score_rollouts@i0001"
+    assert stages_run(repro(copy, scored)) == ["check", scored]
 
 
 def test_code_that_no_recipe_uses_runs_nothing_again(copy: Path) -> None:
@@ -147,9 +149,10 @@ def test_check_stops_before_much_is_thrown_away(copy: Path) -> None:
 
 def test_experiments_with_and_without_the_queue(copy: Path) -> None:
     commit(copy, "trained")
-    rate = "recipes.grpo.update_policy.learning_rate"
-    run(copy, "dvc", "exp", "run", "--name", "direct", "-S", f"{rate}=0.001")
-    run(copy, "dvc", "exp", "run", "--name", "queued", "--queue", "-S", f"{rate}=0.002")
+    rate = "recipes.grpo.update_policy.learning_rate=0.001"
+    run(copy, "dvc", "exp", "run", "--name", "direct", "-S", rate)
+    samples = "evaluate_policy.samples=3"
+    run(copy, "dvc", "exp", "run", "--name", "queued", "--queue", "-S", samples)
     run(copy, "dvc", "queue", "start")
     run(copy, "dvc", "queue", "logs", "--follow", "queued", check=False)
     shown = json.loads(run(copy, "dvc", "exp", "show", "--json").stdout)

@@ -1,13 +1,14 @@
-"""An update replayed for real: the same weights to the last bit, and a flipped bit found by tensor."""
+"""Steps replayed for real: the same bytes in a clone, and a flipped bit of a policy found by tensor."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.projects import run
+from pipeline.plan import PLAN_FILE
+from tests.e2e.projects import git, output_hashes, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 FLIPPED = -4001
 """Place of a byte in the weights, from the end: the sign and the exponent of one."""
 
@@ -30,3 +31,16 @@ def test_an_update_is_identical_and_a_flipped_bit_is_found(copy: Path) -> None:
     assert "model.safetensors: first in tensor" in difference["text"]
     [(_, weights_found)] = difference["facts"]["altered"]["the workspace"].items()
     assert weights_found["weights"] == 1
+
+
+def test_every_step_of_a_clone_is_identical(origin: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "--quiet", str(origin), "clone")
+    clone = tmp_path / "clone"
+    run(clone, "dvc", "pull")
+    run(clone, "rollbook", "replay", "--all")
+    verdict = json.loads((clone / ".rollbook/replays/all.json").read_text())
+    assert verdict["verdict"] == "identical" and verdict["exit_code"] == 0
+    replayed = [each["path"] for step in verdict["steps"] for each in step["outputs"]]
+    made = {path for path in output_hashes(clone) if path.startswith("artifacts/")}
+    assert sorted(replayed) == sorted(made - {PLAN_FILE.as_posix()})
+    assert git(clone, "status", "--porcelain") == ""

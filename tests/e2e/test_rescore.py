@@ -21,7 +21,7 @@ from tests.e2e.projects import (
 )
 from tests.unit.tracking.conftest import Shown
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 
 REWARD = (
     "def short(completions, **kwargs):\n"

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from tests.e2e.projects import output_hashes, repro, run, stages_run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = pytest.mark.e2e
 PRUNED = ("artifacts/policies/i0001", "artifacts/optimizers/i0001")
 
 

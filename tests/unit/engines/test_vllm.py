@@ -30,7 +30,6 @@ from tests.unit.engines.models import (
     save_llama,
 )
 
-pytestmark = pytest.mark.xdist_group("vllm")
 SAMPLING = Sampling(max_completion_tokens=6)
 ENGINE = Vllm(name="vllm", dtype="float32")
 
