@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pipeline.artifacts import keys_of, path_of, read_facts, read_json
 from pipeline.config import BASE_KEY, ITERATION_KEY
 from pipeline.errors import ArtifactError, nearest
-from pipeline.hashing import FACTS_FILE
+from pipeline.hashing import FACTS_FILE, short
 from pipeline.params import leaves
 
 TRAINING = (
@@ -210,24 +210,37 @@ def ancestry_of(digest: str) -> Ancestry:
     Raises:
         ArtifactError: if a run_info file on the way is missing.
     """
-    updates = {
-        info["outputs"]["policies"]: info
-        for info in infos_of("update_policy")
-        if info["outputs"] and info["outputs"]["policies"] != info["inputs"]["policies"]
-    }
-    made: list[Update] = []
-    at = digest
-    while at in updates and len(made) <= len(updates):
-        info = updates[at]
-        made.append(_update(info))
-        at = info["inputs"]["policies"]
+    way = updates_to(digest, infos_of("update_policy"))
+    at = way[-1]["inputs"]["policies"] if way else digest
     init = read_json(path_of("run_info/init_policy", BASE_KEY))
     if at != init["outputs"]["policies"]:
         raise ArtifactError(
-            f"policy {at[:12]} was made neither by an update that left its run_info here nor by init_policy",
+            f"policy {short(at)} was made neither by an update that left its run_info here nor by init_policy",
             "run in the project that trained it; `dvc checkout` restores missing run_info",
         )
-    return Ancestry(digest, at, init["settings"]["policy"]["base"], made[::-1])
+    return Ancestry(digest, at, init["settings"]["policy"]["base"], [*map(_update, way[::-1])])
+
+
+def updates_to(digest: str, infos: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """run_info of the updates that led to a policy, newest first, back to one that no update made.
+
+    Found by digest, so an update that changed nothing is no step of the way: its policy is the one it began with.
+
+    Args:
+        digest: of the policy.
+        infos: run_info of all updates.
+    """
+    makers = {
+        info["outputs"]["policies"]: info
+        for info in infos
+        if info.get("outputs") and info["outputs"]["policies"] != info["inputs"]["policies"]
+    }
+    way: list[Mapping[str, Any]] = []
+    while digest in makers:
+        info = makers.pop(digest)  # none is met twice, whatever the files say
+        way.append(info)
+        digest = info["inputs"]["policies"]
+    return way
 
 
 def infos_of(stage: str) -> list[dict[str, Any]]:

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from pipeline.atomic import TEMPORARY_PREFIX, replacing, sync
 from pipeline.errors import ArtifactError, RollbookError
-from pipeline.hashing import FACTS_FILE, content_hash, files_in, folder_digest
+from pipeline.hashing import FACTS_FILE, content_hash, files_in, folder_digest, short
+from pipeline.ids import order_of
 
 if TYPE_CHECKING:
     from pipeline.schemas.base import TableSchema
@@ -145,7 +146,7 @@ def read_table(path: Path, kind: str, at: Path | None = None) -> tuple[pa.Table,
     table = rows_in(at or path, path)
     if (found := content_hash(table)) != facts.content_hash:
         raise ArtifactError(
-            f"{path}: content changed after it was written (hash {found[:12]}, recorded {facts.content_hash[:12]})",
+            f"{path}: content changed after it was written (hash {short(found)}, recorded {short(facts.content_hash)})",
             f"{RESTORE}; to change results, change params.yaml or code",
         )
     return schema.validate(table, str(path)), facts
@@ -274,7 +275,7 @@ def read_folder(path: Path, kind: str, afresh: bool = False) -> Facts:
     refuse_other(facts, kind, path)
     if (found := folder_digest(path, afresh)) != facts.content_hash:
         raise ArtifactError(
-            f"{path}: files changed after it was written (digest {found[:12]}, recorded {facts.content_hash[:12]})",
+            f"{path}: files changed after it was written (digest {short(found)}, recorded {short(facts.content_hash)})",
             RESTORE,
         )
     return facts
@@ -286,7 +287,7 @@ def read_folder(path: Path, kind: str, afresh: bool = False) -> Facts:
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Writes sorted, indented JSON atomically; numbers that are not finite become null."""
     text = (
-        json.dumps(_finite(content), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        json.dumps(finite(content), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         + "\n"
     )
     with replacing(path) as temporary:
@@ -310,11 +311,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """JSON values at any depth, numbers that are not finite as null."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -331,11 +333,8 @@ def damaged(path: Path, error: Exception) -> ArtifactError:
 
 
 def keys_of(kind: str) -> list[str]:
-    """Keys of all artifacts of a kind that are on disk, sorted."""
-    return sorted(
-        {
-            path.stem
-            for path in (ROOT / kind).glob("*")
-            if not path.name.startswith(TEMPORARY_PREFIX)
-        }
-    )
+    """Keys of all artifacts of a kind that are on disk, in the order of iterations."""
+    found = {
+        path.stem for path in (ROOT / kind).glob("*") if not path.name.startswith(TEMPORARY_PREFIX)
+    }
+    return sorted(found, key=order_of)

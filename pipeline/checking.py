@@ -165,13 +165,11 @@ def waiting_rescores(
     tables = load_stage(RESCORE_STAGE).input_paths
 
     def is_waiting(name: str, key: str) -> bool:
-        inputs = {str(path): made.get(str(path)) for path in tables(key, params)}
-        if None in inputs.values():
+        if any(path.as_posix() not in made for path in tables(key, params)):
             return False
         entry = scored.get((name, key))
-        if entry is None or entry.digest != planned_digest(plan, RESCORE_STAGE, key, name):
-            return True
-        return inputs != entry.inputs
+        planned = planned_digest(plan, RESCORE_STAGE, key, name)
+        return entry is None or not entry.is_current(planned, made)
 
     return {
         name: [key for key in params.iterations if is_waiting(name, key)]

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.artifacts import path_of
+from pipeline.artifacts import finite, path_of
 from pipeline.component import Model
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
 from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
-from pipeline.evaluation import Z95, interval, paired_difference, prompt_means
+from pipeline.evaluation import RIGHT_FROM, Z95, interval, paired_difference, prompt_means
 from pipeline.field_docs import meaning_of
 from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences
@@ -27,8 +27,6 @@ from pipeline.stored_revisions import WORKSPACE, Revision, revision_of
 from pipeline.yaml_text import flow
 
 COMMAND = "rollbook compare"
-RIGHT_FROM = 0.5
-"""A prompt is answered right if the mean reward of its sampled answers is at least this."""
 NUMBERS = ("prompt_id", "set", "greedy", "sample_index", "reward")
 TEXTS = ("prompt", "reference_answer", "text")
 
@@ -60,6 +58,11 @@ class Side:
     def chain(self) -> list[str]:
         """Iterations from the first up to `key`."""
         return self.params.chain(self.key)
+
+    @property
+    def recipe(self) -> str:
+        """That the policy was trained under; empty for the base policy."""
+        return self.params.every_iteration[self.key].recipe if self.chain else ""
 
     @property
     def shown(self) -> str:
@@ -155,6 +158,8 @@ class Comparison:
         shared: leading iterations whose policies are the same, byte for byte, in both.
         settings: what differs outside of the recipes.
         stretches: recipes by step.
+        last_recipes: what differs between the recipes that the two policies themselves were trained under; empty where
+            their chains are equally long, since the last stretch says it.
         evaluated_alike: whether the settings of evaluate_policy are the same.
         tests: by set that both were evaluated on.
         became_right, became_wrong: how many prompts changed sides.
@@ -165,41 +170,120 @@ class Comparison:
     shared: Sequence[str]
     settings: Sequence[Difference]
     stretches: Sequence[Stretch]
+    last_recipes: Sequence[Difference]
     evaluated_alike: bool
     tests: Sequence[Test]
     became_right: int
     became_wrong: int
     changed: Sequence[Changed]
 
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values; numbers that are not finite are null."""
+        found: dict[str, Any] = {
+            "sides": [
+                {
+                    "name": side.revision.name,
+                    "commit": side.revision.commit or None,
+                    "policy": side.key,
+                    "chain": side.chain,
+                    "curves": list(side.rows),
+                }
+                for side in self.sides
+            ],
+            "same_policies": list(self.shared),
+            "settings": [_setting(each) for each in self.settings],
+            "recipes": [
+                {
+                    "steps": [each.first, each.last],
+                    "names": each.names,
+                    "settings": [_setting(setting) for setting in each.settings],
+                }
+                for each in self.stretches
+            ],
+            "last_recipes": [_setting(each) for each in self.last_recipes],
+            "evaluated_alike": self.evaluated_alike,
+            "evaluation": [
+                {
+                    "set": each.set,
+                    "prompts": dict(zip(("a", "b", "common"), each.prompts, strict=True)),
+                    "means": list(each.means),
+                    "difference": each.difference,
+                    "low": each.low,
+                    "high": each.high,
+                    "p_value": each.p_value,
+                    "better": each.better,
+                    "worse": each.worse,
+                }
+                for each in self.tests
+            ],
+            "became_right": self.became_right,
+            "became_wrong": self.became_wrong,
+            "changed": [
+                {
+                    "set": each.set,
+                    "prompt_id": each.prompt_id,
+                    "prompt": each.prompt,
+                    "reference_answer": each.reference_answer,
+                    "answers": [
+                        {"mean": answer.mean, "text": answer.text, "reward": answer.reward}
+                        for answer in each.answers
+                    ],
+                }
+                for each in self.changed
+            ],
+        }
+        return finite(found)
+
+
+def _setting(each: Difference) -> dict[str, Any]:
+    return {"place": each.place, "values": list(each.values), "meaning": each.meaning}
+
 
 def side_of(text: str) -> Side:
     """What one argument of `rollbook compare` names.
 
     Args:
-        text: an iteration of the workspace, a git revision or experiment, `workspace`, or `<revision>:<iteration>`.
-            Without an iteration it is the last one that is evaluated there.
+        text: an iteration or a recipe of the workspace, a git revision or experiment, `workspace`, or `<revision>:`
+            with an iteration or recipe of that. Of a recipe it is the latest policy trained under it that is
+            evaluated; without either, the last one that is evaluated there.
 
     Raises:
-        RollbookError: if there is no such revision or iteration, or nothing is evaluated there.
+        RollbookError: if there is no such revision, iteration or recipe, or nothing is evaluated there.
     """
-    name, colon, key = text.rpartition(":")
+    name, colon, what = text.rpartition(":")
     if not colon:
-        name, key = (WORKSPACE, text) if _is_iteration(text) else (text, "")
+        name, what = (WORKSPACE, text) if _is_of_workspace(text) else (text, "")
     revision = revision_of(name)
     rows = _curves(revision)
     evaluated = list(dict.fromkeys(row["iteration"] for row in rows if row["set"]))
-    known = [BASE_KEY, *revision.params.every_iteration]
-    if key and key not in known:
-        what = f"{revision.shown} has no iteration {key!r}; {nearest(key, known)}"
-        raise ConfigError([Problem("", what)], COMMAND)
-    if not evaluated or (key and key not in evaluated):
-        raise ArtifactError(
-            f"{key or 'nothing'} of {revision.shown} is {'not ' if key else ''}evaluated",
-            f"evaluated are: {', '.join(evaluated) or 'none'}; `dvc repro` evaluates what is missing",
-        )
-    key = key or evaluated[-1]
+    key = _named(what, revision, evaluated)
     chain = {BASE_KEY, *revision.params.chain(key)}
     return Side(revision, key, [row for row in rows if row["iteration"] in chain])
+
+
+def _named(what: str, revision: Revision, evaluated: Sequence[str]) -> str:
+    """The evaluated iteration that is asked for, itself or by its recipe; the last one of a revision alone."""
+    every, recipes = revision.params.every_iteration, _recipes_of(revision.params)
+    if what in {"", BASE_KEY, *every}:
+        if not evaluated or (what and what not in evaluated):
+            raise ArtifactError(
+                f"{what or 'nothing'} of {revision.shown} is {'not ' if what else ''}evaluated",
+                f"evaluated are: {', '.join(evaluated) or 'none'}; `dvc repro` evaluates what is missing",
+            )
+        return what or evaluated[-1]
+    if what not in recipes:
+        known = nearest(what, [BASE_KEY, *every, *recipes])
+        said = f"{revision.shown} has no iteration or recipe {what!r}; {known}"
+        raise ConfigError([Problem("", said)], COMMAND)
+    under = [key for key, item in every.items() if item.recipe == what]
+    found = [key for key in evaluated if key in under]
+    if not found:
+        raise ArtifactError(
+            f"no policy of {revision.shown} was trained under recipe {what!r} and evaluated",
+            f"iterations under it: {', '.join(under) or 'none'}; `rollbook recipe diff {what} OTHER` compares settings "
+            "alone",
+        )
+    return found[-1]
 
 
 def compare(first: Side, second: Side, examples: int) -> Comparison:
@@ -231,6 +315,7 @@ def compare(first: Side, second: Side, examples: int) -> Comparison:
         shared=_shared(sides),
         settings=[*_run_settings(sides), *_below("evaluate_policy", evaluation)],
         stretches=_stretches(sides),
+        last_recipes=_last_recipes(sides),
         evaluated_alike=not evaluation,
         tests=[_test(sides, name, found) for name, found in means.items()],
         became_right=became_right,
@@ -239,10 +324,22 @@ def compare(first: Side, second: Side, examples: int) -> Comparison:
     )
 
 
-def _is_iteration(text: str) -> bool:
-    if not ITERATION_KEY.fullmatch(text) or not PARAMS_FILE.exists():
+def _is_of_workspace(text: str) -> bool:
+    """Whether it is an iteration or a recipe of today's params.yaml; these come before git's names."""
+    if not PARAMS_FILE.exists():
         return False
-    return text == BASE_KEY or text in read_params().every_iteration
+    try:
+        params = read_params()
+    except ConfigError:
+        if ITERATION_KEY.fullmatch(text):
+            raise
+        return False  # revisions can be compared all the same
+    return text in {BASE_KEY, *params.every_iteration, *_recipes_of(params)}
+
+
+def _recipes_of(params: Params) -> set[str]:
+    """Names of recipes, those that only sealed iterations know too."""
+    return {*params.recipes, *(item.recipe for item in params.every_iteration.values())}
 
 
 # --- curves ---------------------------------------------------------------------------------------
@@ -319,6 +416,14 @@ def _stretches(sides: tuple[Side, Side]) -> list[Stretch]:
         else:
             found.append(Stretch(step, step, names, settings))
     return found
+
+
+def _last_recipes(sides: tuple[Side, Side]) -> list[Difference]:
+    lengths = [len(side.chain) for side in sides]
+    if 0 in lengths or lengths[0] == lengths[1]:
+        return []
+    one, two = (side.params.recipe_of(side.key) for side in sides)
+    return differences(one, two)
 
 
 # --- evaluation -----------------------------------------------------------------------------------

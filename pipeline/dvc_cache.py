@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +16,10 @@ from pathlib import Path
 from pipeline.errors import ArtifactError, RollbookError
 
 FOLDER_SUFFIX = ".dir"
+OBJECTS = Path("files/md5")
+"""Where a cache has its objects."""
+PART_PREFIX = ".part-"
+"""Of a copy that is being made."""
 SHOWN = 5
 
 
@@ -23,7 +29,56 @@ def cached_path(md5: str) -> Path:
     Raises:
         RollbookError: outside of a DVC project.
     """
-    return _folder(Path.cwd()) / md5[:2] / md5[2:]
+    return object_in(_cache(Path.cwd())[0] / OBJECTS, md5)
+
+
+def object_in(objects: Path, md5: str) -> Path:
+    """Where the object of an md5 belongs in a folder of objects."""
+    return objects / md5[:2] / md5[2:]
+
+
+def cache_folder() -> Path:
+    """The whole cache, wherever DVC's own settings put it.
+
+    Raises:
+        RollbookError: outside of a DVC project.
+    """
+    return _cache(Path.cwd())[0]
+
+
+def shares_files() -> bool:
+    """Whether DVC's settings let a file of the workspace be one with the object of the cache.
+
+    Raises:
+        RollbookError: outside of a DVC project.
+    """
+    return "hardlink" in _cache(Path.cwd())[1]
+
+
+def link(source: Path, target: Path, share: bool = True) -> None:
+    """One more name for a file, or for all files of a folder; a copy, not to be written to, where there cannot be one.
+
+    Args:
+        source: of the bytes.
+        target: where they are to be; its folder is made. A file there appears whole or not at all.
+        share: whether they may be one file; else they are copied, to be written to.
+    """
+    if source.is_dir():
+        for file in sorted(source.rglob("*")):
+            if file.is_file():
+                link(file, target / file.relative_to(source), share)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if share:
+        try:
+            os.link(source, target)
+            return
+        except OSError:
+            pass  # another file system
+    part = target.with_name(f"{PART_PREFIX}{target.name}")
+    shutil.copyfile(source, part)
+    part.chmod(0o444 if share else 0o644)
+    part.replace(target)
 
 
 def is_cached(md5: str) -> bool:
@@ -38,33 +93,43 @@ def is_cached(md5: str) -> bool:
     return not is_folder(md5) or all(cached_path(each).is_file() for each in members(md5).values())
 
 
-def fetch(md5s: Iterable[str]) -> int:
-    """Takes objects of files from the project's default remote into the cache; how many were not here.
+def fetch(md5s: Iterable[str], into: Path | None = None) -> int:
+    """Takes objects from the project's default remote into the cache; how many were not here.
 
     By md5, all at once: `dvc fetch` looks through all outputs for each path that it is given.
+
+    Args:
+        md5s: of files, and of listings of folders.
+        into: a folder that gets them instead of the cache, and is laid out as `object_in` says.
 
     Raises:
         RollbookError: if there is no remote, it cannot be reached, or it lacks objects.
     """
-    missing = [md5 for md5 in dict.fromkeys(md5s) if not cached_path(md5).is_file()]
+    objects = into or _cache(Path.cwd())[0] / OBJECTS
+    missing = [md5 for md5 in dict.fromkeys(md5s) if not object_in(objects, md5).is_file()]
     if not missing:
         return 0
     from dvc.exceptions import DvcException
+    from dvc.fs.callbacks import TqdmCallback
     from dvc.repo import Repo
+    from dvc_data.hashfile.db import get_odb
     from dvc_data.hashfile.hash_info import HashInfo
 
     try:
-        with Repo() as repo:
-            failed = repo.cloud.pull([HashInfo("md5", md5) for md5 in missing]).failed
-    except (DvcException, OSError) as error:
+        with Repo() as repo, TqdmCallback(desc="Fetching", unit="file") as bar:
+            cache, remote = repo.cache.local, repo.cloud.get_remote_odb(command="fetch")
+            target = get_odb(cache.fs, str(into), hash_name="md5") if into else cache
+            wanted = [HashInfo("md5", md5) for md5 in missing]
+            how = {"verify": remote.verify, "cache_odb": target}
+            repo.cloud.transfer(remote, target, wanted, callback=bar, **how)
+    except (DvcException, OSError, ImportError) as error:
         raise RollbookError(
             f"nothing can be fetched: {' '.join(str(error).split())}",
             "`dvc remote list` shows remotes",
         ) from None
-    if failed:
-        named = ", ".join(sorted(str(each.value) for each in failed)[:SHOWN])
+    if lacking := [md5 for md5 in missing if not object_in(objects, md5).is_file()]:
         raise RollbookError(
-            f"the remote lacks {len(failed)} of {len(missing)} objects: {named}",
+            f"the remote lacks {len(lacking)} of {len(missing)} objects: {', '.join(sorted(lacking)[:SHOWN])}",
             "run `dvc push` where they were made",
         )
     return len(missing)
@@ -109,12 +174,13 @@ def folder_md5(md5s: Mapping[str, str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def _folder(project: Path) -> Path:
-    """Objects of the project's cache, wherever DVC's own settings put it."""
+def _cache(project: Path) -> tuple[Path, tuple[str, ...]]:
+    """Folder of the project's cache, and how DVC puts its objects into the workspace, likeliest first."""
     from dvc.config import Config
 
     config = Config.from_cwd()
     if config.dvc_dir is None:
         raise RollbookError(f"{project} is no DVC project", "run from the project's folder")
-    folder = config["cache"].get("dir") or Path(config.dvc_dir) / "cache"
-    return Path(folder).absolute() / "files" / "md5"
+    settings = config["cache"]
+    folder = settings.get("dir") or Path(config.dvc_dir) / "cache"
+    return Path(folder).absolute(), tuple(settings.get("type") or ())

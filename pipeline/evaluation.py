@@ -19,6 +19,9 @@ Floats = NDArray[np.float64]
 
 Z95 = 1.959963984540054
 """97.5 % quantile of the standard normal."""
+RIGHT_FROM = 0.5
+"""An answer is right if its reward is at least this, a prompt if the mean reward of its sampled answers is. Rewards of
+0 and 1 leave no doubt; `pass_at`, which is only taken of those, counts ones."""
 
 
 @dataclass(frozen=True)

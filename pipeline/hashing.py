@@ -17,6 +17,8 @@ LARGE = 1 << 23
 """Bytes from which on the hash of a file is remembered; a smaller one takes milliseconds."""
 LARGE_FILES = "large_files.json"
 _remembering = threading.Lock()
+SHORT = 12
+"""Digits shown of a digest, a hash or a commit in sentences and tables; JSON has them whole."""
 FACTS_FILE = "rollbook.json"
 """Inside a policy or optimizer folder: its digest and what it was made from."""
 
@@ -79,6 +81,11 @@ def _type_name(dtype: pa.DataType) -> str:
     if pa.types.is_struct(dtype):
         return "struct<" + ",".join(f"{item.name}:{_type_name(item.type)}" for item in dtype) + ">"
     return str(dtype)
+
+
+def short(digest: str) -> str:
+    """The first digits of a hash, to be read."""
+    return digest[:SHORT]
 
 
 def sha256_of(file: Path) -> str:

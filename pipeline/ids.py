@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """SplitMix64's increment: the odd number nearest 2^64 divided by the golden ratio."""
+
+EVALUATION = "eval:"
+"""What ids of evaluations begin with."""
 
 
 def prompt_id_of(messages: Sequence[Mapping[str, Any]], reference_answer: str | None) -> str:
@@ -24,13 +28,64 @@ def prompt_id_of(messages: Sequence[Mapping[str, Any]], reference_answer: str | 
 
 def group_id_of(iteration: str, prompt_id: str, evaluation_set: str | None = None) -> str:
     """`<iteration>/<prompt_id>`; of an evaluation `eval:<set>/<iteration>/<prompt_id>`."""
-    prefix = f"eval:{evaluation_set}/" if evaluation_set is not None else ""
+    prefix = f"{EVALUATION}{evaluation_set}/" if evaluation_set is not None else ""
     return f"{prefix}{iteration}/{prompt_id}"
 
 
 def rollout_id_of(group_id: str, sample_index: int) -> str:
     """`<group_id>/<sample_index, two or more digits>`."""
     return f"{group_id}/{sample_index:02d}"
+
+
+@dataclass(frozen=True)
+class IdParts:
+    """What an id of a group or rollout, or the beginning of one, is made of; what it does not say is empty.
+
+    Attributes:
+        evaluation_set: of an evaluation, which may itself hold slashes; empty in training.
+        iteration: its key.
+        prompt_id: of the prompt.
+        sample: number of the answer, as written.
+    """
+
+    evaluation_set: str
+    iteration: str
+    prompt_id: str = ""
+    sample: str = ""
+
+    @property
+    def head(self) -> str:
+        """What stands before the iteration: `eval:<set>/`, or nothing."""
+        return f"{EVALUATION}{self.evaluation_set}/" if self.evaluation_set else ""
+
+
+def parts_of_group(group_id: str) -> IdParts:
+    """The parts of a whole id of a group, as `group_id_of` writes it."""
+    *before, iteration, prompt_id = group_id.split("/")
+    return IdParts("/".join(before).removeprefix(EVALUATION), iteration, prompt_id)
+
+
+def parts_of(text: str, iterations: Container[str]) -> IdParts | None:
+    """The parts of an id, or of the beginning of one; None if it has more parts than an id.
+
+    Names of evaluation sets may hold slashes, so in an evaluation the iteration is looked for from the right.
+
+    Args:
+        text: such as `i0003/4a7f` or `eval:math/aime/i0003/4a7f…/02`.
+        iterations: keys that there are. Where none of them stands in the id, the set has no slash.
+    """
+    parts, name = text.split("/"), ""
+    if text.startswith(EVALUATION):
+        places = range(max(1, len(parts) - 3), len(parts))
+        at = next((at for at in reversed(places) if parts[at] in iterations), 1)
+        name = "/".join(parts[:at]).removeprefix(EVALUATION)
+        parts = parts[at:]
+    return IdParts(name, *(parts or [""])) if len(parts) <= 3 else None
+
+
+def order_of(iteration: str) -> tuple[str, str]:
+    """What iterations are sorted by: their number, then their branch; so gspo0004 stands behind i0003."""
+    return iteration[-4:], iteration
 
 
 def seed_of(*parts: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import platform
@@ -9,9 +10,11 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import ArtifactError
 from pipeline.process import installed_versions
 
 PACKAGES = (
@@ -34,7 +37,23 @@ PACKAGES = (
     "safetensors",
 )
 PATCH_LIMIT_BYTES = 200_000
+SHOWN_DIGITS = 8
+CUT = "\n… cut"
+"""Stands behind a patch of which only the first bytes are kept. No whole patch ends so: its lines begin otherwise."""
 CHANGES_WITH_EVERY_RUN = ("dvc.lock", "reports/summary.json", "reports/curves.csv")
+DIFF = (
+    *(
+        "-c",
+        "core.quotePath=true",
+        "-c",
+        "diff.relative=false",
+        "-c",
+        "diff.suppressBlankEmpty=false",
+    ),
+    *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--unified=3"),
+    *("--submodule=short", "--src-prefix=a/", "--dst-prefix=b/"),
+)
+"""A patch that `git apply` takes anywhere: with binary files, and whatever the user's git is told about diffs."""
 
 
 def environment() -> dict[str, Any]:
@@ -77,36 +96,57 @@ def _gpu_names() -> list[str]:
 
 
 def _git_state() -> dict[str, Any]:
-    """Commit, and the patch against it with its hash; empty outside a repository."""
+    """Commit, and the patch against it with its hash; empty outside a repository.
+
+    A patch is kept as text, or in base85 where it is none: a changed line in Latin-1 is not.
+    """
     commit = git_says("rev-parse", "HEAD")
     if commit is None:
         return {}
-    patch = (
-        git_says(
-            "diff",
-            "HEAD",
-            "--no-color",
-            "--",
-            ".",
-            *(f":(exclude){path}" for path in CHANGES_WITH_EVERY_RUN),
-        )
-        or ""
-    )
-    state: dict[str, Any] = {"commit": commit, "dirty": bool(patch)}
-    if patch:
-        state["patch_sha256"] = hashlib.sha256(patch.encode()).hexdigest()
-        state["patch"] = (
-            patch if len(patch) <= PATCH_LIMIT_BYTES else f"{patch[:PATCH_LIMIT_BYTES]}\n… cut"
-        )
+    patch = git_bytes(*DIFF, "--", ".", *(f":(exclude){path}" for path in CHANGES_WITH_EVERY_RUN))
+    state: dict[str, Any] = {"commit": commit, "dirty": patch != b""}
+    if not patch:
+        return state
+    state["patch_sha256"] = hashlib.sha256(patch).hexdigest()
+    if len(patch) > PATCH_LIMIT_BYTES:
+        state["patch"] = patch[:PATCH_LIMIT_BYTES].decode(errors="replace") + CUT
+        return state
+    try:
+        state["patch"] = patch.decode()
+    except UnicodeDecodeError:
+        state["patch_base85"] = base64.b85encode(patch).decode()
     return state
 
 
-def git_says(*arguments: str) -> str | None:
-    """Output of a git command without white space around it; None if it fails, or there is no git."""
-    try:
-        result = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=20, check=False
+def recorded_patch(state: Mapping[str, Any]) -> bytes:
+    """The patch of a recorded state of the repository; empty if there was none, or none was recorded.
+
+    Raises:
+        ArtifactError: if only its first bytes were.
+    """
+    text = str(state.get("patch", ""))
+    if text.endswith(CUT):
+        raise ArtifactError(
+            f"commit {state['commit'][:SHOWN_DIGITS]}: only the first {PATCH_LIMIT_BYTES} bytes of the patch against "
+            "it were recorded",
+            "check out the code it ran with, or replay with --with-code",
         )
+    return text.encode() if text else base64.b85decode(state.get("patch_base85", ""))
+
+
+def git_says(*arguments: str) -> str | None:
+    """Output of a git command without white space around it; None if it fails, or there is no git.
+
+    Bytes that are no UTF-8, as in names of files, are escaped as Python does it for names of files.
+    """
+    said = git_bytes(*arguments)
+    return None if said is None else said.decode(errors="surrogateescape").strip()
+
+
+def git_bytes(*arguments: str) -> bytes | None:
+    """Output of a git command as it is; None if it fails, or there is no git."""
+    try:
+        result = subprocess.run(["git", *arguments], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() if result.returncode == 0 else None
+    return result.stdout if result.returncode == 0 else None

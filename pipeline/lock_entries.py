@@ -40,6 +40,16 @@ class Entry:
     outputs: Mapping[str, str]
     sizes: Mapping[str, int]
 
+    def is_current(self, planned: str | None, made: Mapping[str, str]) -> bool:
+        """Whether it ran with what is planned now, and nothing that it read was made again since.
+
+        Args:
+            planned: digest of the plan; None for steps that are not planned.
+            made: md5 of outputs by path.
+        """
+        again = any(made.get(path, md5) != md5 for path, md5 in self.inputs.items())
+        return self.digest == planned and not again
+
 
 def read_entries(lock_file: Path = LOCK_FILE) -> list[Entry]:
     """All finished steps of a lock file; none if there is no such file, or it is empty.

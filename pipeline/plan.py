@@ -15,10 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.artifacts import ROOT
+from pipeline.artifacts import ROOT, read_json
 from pipeline.code import code_hashes, file_of_module, hash_of_file
 from pipeline.component import Component, Model
 from pipeline.config import BASE_KEY, Params
+from pipeline.errors import ArtifactError
 
 if TYPE_CHECKING:
     from pipeline.stage import Stage
@@ -35,6 +36,8 @@ ITERATION_STAGES = (
     "evaluate_policy",
 )
 RESCORE_STAGE = "rescore_rollouts"
+DECLARED_STAGES = (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)
+"""Programs whose inputs and outputs are declared, as they follow; other steps make no artifact of their own."""
 RESCORES = "rescores"
 """Where plan.json holds the digests of re-scores, by name and iteration."""
 
@@ -177,6 +180,18 @@ def planned(
     """Dependencies of stage `name` at iteration `key`; of the re-score of that name if it is part of one."""
     stage = load_stage(name)
     return dependencies_of(stage, stage.settings.of(params, key, rescore), code)
+
+
+def same_training_plan(one: Path, other: Path) -> bool:
+    """Whether two plan.json say the same of the training chain.
+
+    Digests of re-scores do not count: `rollbook rescore --stage` writes those anew into the file that `check` made.
+    """
+    try:
+        plans = [{**read_json(file), RESCORES: None} for file in (one, other)]
+    except ArtifactError:
+        return False
+    return plans[0] == plans[1]
 
 
 def planned_digest(plan: Mapping[str, Any], name: str, key: str, rescore: str = "") -> str | None:

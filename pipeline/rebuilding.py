@@ -22,7 +22,7 @@ from pipeline.atomic import replacing
 from pipeline.config import Params, Runtime
 from pipeline.errors import RollbookError
 from pipeline.plan import load_stage
-from pipeline.replay.comparing import other_labels
+from pipeline.replay.differing import other_labels
 from pipeline.replay.environment import ran_on, recorded_runtime
 from pipeline.scratch import SCRATCH
 from pipeline.stage import Context

@@ -5,7 +5,7 @@ Computed from params.yaml, dvc.lock, files and locks. DVC itself is not asked: w
 
 from __future__ import annotations
 
-import os
+import stat
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,9 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import ROOT, path_of, read_json
+from pipeline.artifacts import path_of, read_json
 from pipeline.checking import steps_of
 from pipeline.config import BASE_KEY, Params
+from pipeline.disk_use import DiskUse, disk_uses
 from pipeline.dvc_lock import RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError
 from pipeline.lock_entries import Entry, entries_of, read_entries
@@ -24,8 +25,6 @@ from pipeline.plan import RESCORE_STAGE, load_stage, make_plan, planned_digest
 from pipeline.running_steps import RunningStep, running_steps
 
 TRACKING_STAGE = "track_iteration"
-CACHE = ".dvc/cache"
-MLFLOW = "mlflow"
 
 
 class State(StrEnum):
@@ -79,15 +78,6 @@ class Sealed:
     part: str
     keys: Sequence[str]
     kept: Sequence[str]
-
-
-@dataclass(frozen=True)
-class DiskUse:
-    """Bytes and files of one kind of thing; what is one file under two names is counted where it comes first."""
-
-    kind: str
-    files: int
-    size: int
 
 
 @dataclass(frozen=True)
@@ -154,7 +144,7 @@ def read_status(params: Params, plan: Mapping[str, Any] | None = None) -> RunSta
         steps=steps,
         sealed=list(_sealed(params)),
         rescores=_rescores(params, plan, entries, running),
-        disk=list(_disk()),
+        disk=disk_uses(),
         seconds_left=sum(known) if len(known) == len(left) else None,
     )
 
@@ -181,10 +171,9 @@ def _states(
         elif entry is None:
             state = State.MISSING
         elif (
-            planned_digest(plan, name, key) != entry.digest
+            not entry.is_current(planned_digest(plan, name, key), made)
             or unsettled & reads
             or reads - entry.inputs.keys()
-            or _reads_another(entry, made)
         ):
             state = State.STALE
         else:
@@ -197,24 +186,25 @@ def _states(
     return states
 
 
-def _reads_another(entry: Entry, made: Mapping[str, str]) -> bool:
-    """Whether something that a step read was made again since."""
-    return any(made.get(path, md5) != md5 for path, md5 in entry.inputs.items())
-
-
 def _is_gone(entry: Entry) -> bool:
     """Whether an output is not in the workspace, or has another size than what was made."""
-    return any(
-        not Path(path).exists() or (Path(path).is_file() and Path(path).stat().st_size != size)
-        for path, size in entry.sizes.items()
-    )
+    return any(_differs_in_size(Path(path), size) for path, size in entry.sizes.items())
+
+
+def _differs_in_size(path: Path, size: int) -> bool:
+    """Whether it is not there, or a file of another size; what DVC counts as a folder's size is not looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return True
+    return stat.S_ISREG(found.st_mode) and found.st_size != size
 
 
 def _tracked(entry: Entry | None, made: Mapping[str, str], unsettled: set[str]) -> State:
     """Of the step that shows an iteration in MLflow; it has no outputs and no digest."""
     if entry is None:
         return State.MISSING
-    changed = unsettled & entry.inputs.keys() or _reads_another(entry, made)
+    changed = unsettled & entry.inputs.keys() or not entry.is_current(entry.digest, made)
     return State.STALE if changed else State.DONE
 
 
@@ -241,9 +231,7 @@ def _rescores(
             return State.RUNNING
         if entry is None:
             return State.MISSING
-        if planned_digest(plan, RESCORE_STAGE, key, name) != entry.digest:
-            return State.STALE
-        if _reads_another(entry, made):
+        if not entry.is_current(planned_digest(plan, RESCORE_STAGE, key, name), made):
             return State.STALE
         return State.GONE if _is_gone(entry) else State.DONE
 
@@ -277,29 +265,3 @@ def _expected(
     like = [value for other, value in took.items() if recipes.get(other) == recipes.get(key)]
     found = like or [value for other, value in took.items() if other != BASE_KEY]
     return statistics.median(found) if found else None
-
-
-# --- disk -----------------------------------------------------------------------------------------
-
-
-def _disk() -> Iterator[DiskUse]:
-    """Files by kind of artifact, and what the cache and MLflow hold beyond them."""
-    seen: set[tuple[int, int]] = set()
-    kinds = sorted(ROOT.iterdir()) if ROOT.is_dir() else []
-    for place in (*kinds, Path(CACHE), Path(MLFLOW)):
-        if place.is_dir():
-            found = list(_new_files(place, seen))
-            yield DiskUse(place.as_posix(), len(found), sum(found))
-
-
-def _new_files(place: Path, seen: set[tuple[int, int]]) -> Iterator[int]:
-    """Sizes of the files below a folder that were not seen under another name."""
-    for folder, _, files in os.walk(place):
-        for name in files:
-            try:
-                stat = (Path(folder) / name).stat()
-            except OSError:
-                continue  # gone while we look
-            if (stat.st_dev, stat.st_ino) not in seen:
-                seen.add((stat.st_dev, stat.st_ino))
-                yield stat.st_size

@@ -23,6 +23,7 @@ from pipeline.component import problems_of
 from pipeline.config import Iteration, Params, PreparePrompts, Recipe
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ConfigError, Problem
+from pipeline.ids import order_of
 
 FOLDER = Path("sealed")
 VERSION = 1
@@ -132,7 +133,7 @@ def read_sealed(root: Path = Path()) -> dict[str, SealedIteration]:
                 run=content["run"],
                 kept=key not in content["pruned"],
             )
-    return dict(sorted(found.items(), key=lambda entry: (entry[0][-4:], entry[0])))
+    return {key: found[key] for key in sorted(found, key=order_of)}
 
 
 def sealed_md5s(root: Path = Path()) -> dict[str, str]:

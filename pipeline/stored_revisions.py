@@ -13,10 +13,11 @@ the command that gets it. Folders: `pipeline.dvc_cache.members`.
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,7 @@ from pipeline.config import PARAMS_FILE, Params
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
-from pipeline.lineage import git_says
+from pipeline.lineage import git_bytes, git_says
 from pipeline.params import read_params
 from pipeline.report import CURVES_FILE
 from pipeline.sealed import FOLDER as SEALED_FOLDER
@@ -91,11 +92,6 @@ class Revision:
     def md5s(self) -> Mapping[str, str]:
         """Md5 of every output by path, those of sealed iterations and of re-scores too."""
         return recorded_md5s(self.root)
-
-    def has(self, kind: str, key: str) -> bool:
-        """Whether this artifact was made there. It need not be on this machine."""
-        path = path_of(kind, key)
-        return path.as_posix() in self.md5s or (self.is_workspace and path.exists())
 
     def path(self, kind: str, key: str) -> Path:
         """A file with this artifact: as it lies in the workspace, else the object in DVC's cache.
@@ -194,27 +190,55 @@ def commit_of(name: str) -> str:
     return named.pop()
 
 
-def extract(commit: str, paths: Iterable[str], folder: Path) -> list[str]:
-    """Writes files and folders of a commit below a folder, as far as they are there; names of those that are.
+@dataclass(frozen=True)
+class Extracted:
+    """What `extract` did.
+
+    Attributes:
+        names: of the files and folders that were asked for and are there; without any asked for, all at the top.
+        left_out: files that point out of the project, and what else has no place in a folder of its own.
+    """
+
+    names: Sequence[str]
+    left_out: Sequence[str] = ()
+
+
+def extract(commit: str, paths: Sequence[str], folder: Path) -> Extracted:
+    """Writes files and folders of a commit below a folder, as far as they are there.
+
+    Args:
+        commit: its hash.
+        paths: relative to the current folder; none: everything below it.
+        folder: to write into.
 
     Raises:
         RollbookError: if git cannot read the commit.
     """
-    listed = git_says("ls-tree", "--name-only", commit, "--", *paths)
-    present = listed.splitlines() if listed else []
+    listed = git_bytes("ls-tree", "-z", "--name-only", commit, "--", *paths) or b""
+    present = [os.fsdecode(name) for name in listed.split(b"\0") if name]
     if not present:
-        return []
+        return Extracted(())
+    packing = ["git", "--literal-pathspecs", "archive", "--format=tar", commit, "--"]
     packed = subprocess.run(
-        ["git", "archive", "--format=tar", commit, "--", *present], capture_output=True, check=False
+        [*packing, *(present if paths else ())], capture_output=True, check=False
     )
     if packed.returncode:
         said = packed.stderr.decode(errors="replace").strip()
         raise RollbookError(
             f"git cannot read {commit}: {said}", "`git fetch --unshallow` gets it all"
         )
+    left_out = []
+
+    def kept(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        try:
+            return tarfile.data_filter(member, path)
+        except tarfile.FilterError:
+            left_out.append(member.name)
+            return None
+
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return present
+        archive.extractall(folder, filter=kept)
+    return Extracted(present, left_out)
 
 
 def _experiments() -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -38,11 +38,14 @@ TEXT_COLUMNS = (0, 1, 4, 5)
 def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
     """Compare two policies: settings, curves, and their final evaluations on the same prompts.
 
-    A and B each name an iteration of params.yaml (its chain of policies is what is compared), a git revision, an
-    experiment of DVC, `workspace`, or REVISION:ITERATION. Of a revision alone the last evaluated policy is taken.
+    A and B each name an iteration of params.yaml (its chain of policies is what is compared), a recipe, a git revision,
+    an experiment of DVC, `workspace`, or REVISION:ITERATION and REVISION:RECIPE. Of a recipe the latest policy that was
+    trained under it and evaluated is taken, of a revision alone the last evaluated policy. A branch that is called like
+    a recipe is refs/heads/NAME.
 
     \b
     Examples: rollbook compare i0006 strict0006
+              rollbook compare grpo strict
               rollbook compare HEAD~1 workspace
               rollbook compare main:i0003 my-experiment
     """
@@ -51,65 +54,9 @@ def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
 
     found = compared(side_of(first), side_of(second), prompts)
     if as_json:
-        click.echo(json.dumps(facts_of(found), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     else:
         print_comparison(found)
-
-
-def facts_of(found: Comparison) -> dict[str, Any]:
-    """The comparison as JSON values; numbers that are not finite are null."""
-    return {
-        "sides": [
-            {
-                "name": side.revision.name,
-                "commit": side.revision.commit or None,
-                "policy": side.key,
-                "chain": side.chain,
-                "curves": list(side.rows),
-            }
-            for side in found.sides
-        ],
-        "same_policies": list(found.shared),
-        "settings": [_setting(each) for each in found.settings],
-        "recipes": [
-            {
-                "steps": [each.first, each.last],
-                "names": each.names,
-                "settings": [_setting(setting) for setting in each.settings],
-            }
-            for each in found.stretches
-        ],
-        "evaluated_alike": found.evaluated_alike,
-        "evaluation": [
-            {
-                "set": each.set,
-                "prompts": dict(zip(("a", "b", "common"), each.prompts, strict=True)),
-                "means": [_finite(mean) for mean in each.means],
-                "difference": _finite(each.difference),
-                "low": _finite(each.low),
-                "high": _finite(each.high),
-                "p_value": _finite(each.p_value),
-                "better": each.better,
-                "worse": each.worse,
-            }
-            for each in found.tests
-        ],
-        "became_right": found.became_right,
-        "became_wrong": found.became_wrong,
-        "changed": [
-            {
-                "set": each.set,
-                "prompt_id": each.prompt_id,
-                "prompt": each.prompt,
-                "reference_answer": each.reference_answer,
-                "answers": [
-                    {"mean": answer.mean, "text": answer.text, "reward": answer.reward}
-                    for answer in each.answers
-                ],
-            }
-            for each in found.changed
-        ],
-    }
 
 
 def print_comparison(found: Comparison) -> None:
@@ -161,6 +108,10 @@ def _print_settings(found: Comparison) -> None:
         else:
             names = " and ".join(dict.fromkeys(each.names))
             click.echo(f"{steps}: the same recipe, {names}\n")
+    if found.last_recipes:
+        one, two = found.sides
+        heads = (f"A: {one.recipe}", f"B: {two.recipe}")
+        show_settings(f"Recipes of {one.key} and {two.key} differ in", heads, found.last_recipes)
     if not found.stretches and not found.settings:
         click.echo("No step in common, and no setting that differs.\n")
 
@@ -206,7 +157,7 @@ def _print_tests(found: Comparison) -> None:
         made.add_row(
             Text(each.set),
             f"{common}" if whole else f"{common} of {before} and {after}",
-            *(_shown(_finite(mean)) for mean in each.means),
+            *(_shown(mean) for mean in each.means),
             _interval(each),
             _p_value(each),
             str(each.better),
@@ -222,7 +173,7 @@ def _print_changed(found: Comparison) -> None:
     from rich.text import Text
 
     from pipeline.cli.console import quoted, show, table
-    from pipeline.comparing import RIGHT_FROM
+    from pipeline.evaluation import RIGHT_FROM
 
     counts = f"{found.became_right} right in B only, {found.became_wrong} right in A only"
     title = f"Prompts that changed sides: {counts} (right: mean reward at least {RIGHT_FROM:g})"
@@ -246,7 +197,7 @@ def _print_changed(found: Comparison) -> None:
 
 
 def _p_value(test: Test) -> str:
-    return "<0.001" if test.p_value < SMALLEST_P else _shown(_finite(test.p_value))
+    return "<0.001" if test.p_value < SMALLEST_P else _shown(test.p_value)
 
 
 def _interval(test: Test) -> str:
@@ -257,13 +208,5 @@ def _interval(test: Test) -> str:
     return f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
 
 
-def _setting(each: Any) -> dict[str, Any]:
-    return {"place": each.place, "values": list(each.values), "meaning": each.meaning}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    return "" if value is None or not math.isfinite(value) else f"{value:.3f}"

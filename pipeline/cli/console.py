@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from pipeline.visible import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -51,9 +53,11 @@ def thinned(items: Sequence[Row], limit: int) -> list[Row]:
 
 
 def quoted(text: str | None, limit: int = SHOWN_CHARACTERS) -> str:
-    """One line in quotes, both ends of a long text; characters that do not print are escaped."""
-    shown = ascii(text) if text is not None and not text.isprintable() else repr(text)
+    """One line in quotes, both ends of a long text; what has no look is written as `pipeline.visible` does."""
+    if text is None:
+        return "none"
+    shown = f"'{visible(text)}'"
     if len(shown) <= limit:
         return shown
     half = limit // 2
-    return f"{shown[:half]}…{shown[-half:]} ({len(text or '')} characters)"
+    return f"{shown[:half]}…{shown[-half:]} ({len(text)} characters)"

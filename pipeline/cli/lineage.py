@@ -10,6 +10,7 @@ import click
 
 from pipeline.config import BASE_KEY
 from pipeline.errors import ConfigError, Problem
+from pipeline.hashing import short
 from pipeline.params import read_params
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pipeline.tracing.uses import Uses
 
 COMMAND = "rollbook lineage"
-SHORT = 12
-"""Digits shown of a hash; JSON has them whole."""
 SHOWN_CHANGES = 8
 SHOWN_SETTINGS = 3
 """Settings shown behind a component."""
@@ -44,11 +43,12 @@ def lineage(policy: str | None, uses: str | None, as_json: bool, as_mermaid: boo
     """
     if (policy is None) == (uses is None):
         raise ConfigError([Problem("", "say a POLICY, or --uses THING")], COMMAND)
-    if as_mermaid and (as_json or uses):
-        what = "draws the lineage of a POLICY, and goes with neither --json nor --uses"
-        raise ConfigError([Problem("--mermaid", what)], COMMAND)
+    if as_mermaid and as_json:
+        raise ConfigError(
+            [Problem("--mermaid", "does not go with --json; leave one away")], COMMAND
+        )
     if uses is not None:
-        _show_uses(uses, as_json)
+        _show_uses(uses, as_json, as_mermaid)
     elif policy is not None:
         _show_lineage(policy, as_json, as_mermaid)
 
@@ -72,7 +72,7 @@ def _lines(found: Lineage) -> Iterator[str]:
     count = len(found.links)
     rows = sum(link.rows for link in found.links)
     yield (
-        f"policy {found.key} {found.policy[:SHORT]}: {count} iteration{'' if count == 1 else 's'} and "
+        f"policy {found.key} {short(found.policy)}: {count} iteration{'' if count == 1 else 's'} and "
         f"{rows:,} rollouts from base {found.base}"
     )
     befores = [None, *found.links[:-1]]
@@ -81,7 +81,7 @@ def _lines(found: Lineage) -> Iterator[str]:
         yield from _link_lines(link, before)
     sources = ", ".join(map(_shown, found.sources))
     yield ""
-    yield f"{BASE_KEY}  base policy {found.base} {found.base_policy[:SHORT]}"
+    yield f"{BASE_KEY}  base policy {found.base} {short(found.base_policy)}"
     yield _line("prompts", sources)
     if found.base_evaluation:
         yield _line("evaluated", _evaluation(found.base_evaluation))
@@ -90,11 +90,11 @@ def _lines(found: Lineage) -> Iterator[str]:
 def _link_lines(link: Link, before: Link | None) -> Iterator[str]:
     recipe = f", recipe {link.recipe}" if link.recipe else ""
     yield (
-        f"{link.key}  policy {link.policy[:SHORT]}, from {link.previous} {link.previous_policy[:SHORT]}{recipe}"
+        f"{link.key}  policy {short(link.policy)}, from {link.previous} {short(link.previous_policy)}{recipe}"
     )
     again = f"; made again since: {', '.join(link.replaced)}" if link.replaced else ""
     yield _line(
-        "rollouts", f"{link.rollouts}: {link.rows:,} rows, {link.rollouts_hash[:SHORT]}{again}"
+        "rollouts", f"{link.rollouts}: {link.rows:,} rows, {short(link.rollouts_hash)}{again}"
     )
     yield _line("engine", _shown(link.engine))
     yield _line("rewards", ", ".join(map(_shown, link.rewards)))
@@ -105,12 +105,12 @@ def _link_lines(link: Link, before: Link | None) -> Iterator[str]:
     )
     if link.reference_used:
         yield _line(
-            "reference", f"{link.reference or 'of another chain'} {link.reference_policy[:SHORT]}"
+            "reference", f"{link.reference or 'of another chain'} {short(link.reference_policy)}"
         )
     files = f"; files {', '.join(link.files)}" if link.files else ""
     commits = ", ".join(_short_commit(commit) for commit in link.commits) or "unknown"
     yield _line(
-        "code", f"commit {commits}; {len(link.code)} files {link.code_digest[:SHORT]}{files}"
+        "code", f"commit {commits}; {len(link.code)} files {short(link.code_digest)}{files}"
     )
     if link.evaluation:
         yield _line("evaluated", _evaluation(link.evaluation))
@@ -137,7 +137,7 @@ def _setting(link: Link, name: str) -> str:
 
 def _short_commit(commit: str) -> str:
     digits, _, rest = commit.partition(" ")
-    return f"{digits[:SHORT]}{f' {rest}' if rest else ''}"
+    return f"{short(digits)}{f' {rest}' if rest else ''}"
 
 
 def _evaluation(scores: Mapping[str, Mapping[str, float]]) -> str:
@@ -173,14 +173,17 @@ def _changes(before: Link, link: Link) -> str:
     return "; ".join([*changed[:SHOWN_CHANGES], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _show_uses(thing: str, as_json: bool) -> None:
+def _show_uses(thing: str, as_json: bool, as_mermaid: bool) -> None:
+    from pipeline.tracing.graph import mermaid_of_uses
     from pipeline.tracing.uses import uses_of
 
     found = uses_of(thing)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
-        return
-    click.echo("\n".join(_use_lines(found)))
+    elif as_mermaid:
+        click.echo(mermaid_of_uses(found), nl=False)
+    else:
+        click.echo("\n".join(_use_lines(found)))
 
 
 def _use_lines(found: Uses) -> Iterator[str]:

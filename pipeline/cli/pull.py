@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from pipeline.artifacts import FOLDERS, ROOT
 from pipeline.errors import RollbookError
+
+SHOWN = 5
+"""Outputs that are named."""
 
 
 @click.command()
@@ -19,7 +22,7 @@ def pull(revision: str) -> None:
 
     With it every command works that looks at a run: show, lineage, verify, status, compare, rescore, report. A policy
     is one more `dvc pull artifacts/policies/i0006`, and `dvc pull` gets all of them. What lies in the workspace already
-    is left alone.
+    is left alone, and named if it is not what dvc.lock says.
 
     REVISION is a commit, branch, tag or experiment whose tables are to be compared with others: they are put into DVC's
     cache, and the workspace stays as it is.
@@ -28,7 +31,7 @@ def pull(revision: str) -> None:
     Examples: git clone REPOSITORY project && cd project && rollbook pull
               rollbook pull HEAD~1 && rollbook compare HEAD~1 workspace
     """
-    from pipeline.dvc_cache import fetch
+    from pipeline.dvc_cache import cached_path, fetch, link, shares_files
     from pipeline.stored_revisions import revision_of
 
     found = revision_of(revision)
@@ -42,16 +45,38 @@ def pull(revision: str) -> None:
             "only what `dvc repro` has made can be pulled",
         )
     wanted = {path: md5 for path, md5 in recorded.items() if not path.startswith(heavy)}
+    there: dict[str, str] = {}
     if found.is_workspace:
-        wanted = {path: md5 for path, md5 in wanted.items() if not Path(path).exists()}
+        there = {path: md5 for path, md5 in wanted.items() if os.path.lexists(path)}
+        wanted = {path: md5 for path, md5 in wanted.items() if path not in there}
     fetched = fetch(wanted.values())
-    if wanted and found.is_workspace:
-        command = [sys.executable, "-m", "dvc", "checkout", "--quiet", "--allow-missing"]
-        if subprocess.run(command, check=False).returncode:
-            raise RollbookError(
-                "`dvc checkout --allow-missing` failed", "what it said stands above"
-            )
+    if found.is_workspace:
+        for path, md5 in wanted.items():
+            link(cached_path(md5), Path(path), shares_files())
     where = "put in place" if found.is_workspace else f"of {found.shown} in DVC's cache"
     click.echo(
         f"{len(wanted)} outputs {where}, {fetched} files fetched; not pulled: {' and '.join(FOLDERS)}"
     )
+    if differing := _differing(there):
+        more = len(differing) - SHOWN
+        named = ", ".join([*differing[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+        click.echo(
+            f"left as they are, though not what was recorded: {named}; `rollbook verify` says more"
+        )
+
+
+def _differing(recorded: Mapping[str, str]) -> list[str]:
+    """Those of the outputs in the workspace whose bytes are others than recorded, but for digests of re-scores."""
+    from pipeline.dvc_cache import cached_path
+    from pipeline.hashing import md5_of
+    from pipeline.plan import PLAN_FILE, same_training_plan
+
+    def differs(path: str, md5: str) -> bool:
+        file, cached = Path(path), cached_path(md5)
+        if not file.is_file():
+            return True
+        if (cached.is_file() and file.samefile(cached)) or md5_of(file) == md5:
+            return False
+        return file != PLAN_FILE or not same_training_plan(file, cached)
+
+    return [path for path, md5 in recorded.items() if differs(path, md5)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from pipeline.showing.facts import Facts
+    from pipeline.showing.facts import Shown
 
 
 @click.command()
@@ -37,7 +37,7 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
 
     import_numpy_alone()
     settle_without_pandas()
-    from pipeline.showing.looking import facts_of
+    from pipeline.showing.finding import facts_of
 
     facts = facts_of(identity, over_time)
     if page is not None:
@@ -52,16 +52,17 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
         draw(page_of(facts))
 
 
-def _json(facts: Facts) -> str:
+def _json(facts: Shown) -> str:
     import json
 
     from pipeline.showing.facts import as_json
-    from pipeline.showing.visible import json_safe
+    from pipeline.visible import json_safe
 
-    return json_safe(json.dumps(as_json(facts), indent=1, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(as_json(facts), indent=1, ensure_ascii=False, allow_nan=False, default=str)
+    return json_safe(text)
 
 
-def _write(facts: Facts, page: Path) -> None:
+def _write(facts: Shown, page: Path) -> None:
     """Writes the page whole or not at all.
 
     Raises:

@@ -1,7 +1,8 @@
 """Replay: a finished step run again elsewhere, from what was stored of it, and compared with what it made then.
 
 step = its entry in a lock file (`steps.py`); inputs, code and settings as recorded come into a scratch folder
-(`stored.py`, `code_trees.py`, `settings.py`); its program runs there (`running.py`); every output is compared
-(`comparing.py`, `tables.py`, `weights.py`) beside what differs around it (`environment.py`); `verdict.py` is what
-comes out. Nothing in the workspace changes.
+(`stored.py`, `code_trees.py`, `settings.py`, `choosing.py`), and what judges replied then (`replies.py`); its program
+runs there (`running.py`, `programs.py`); every output is compared (`judging.py`, `differing.py`, `tables.py`,
+`weights.py`, `closeness.py`) beside what differs around it (`environment.py`); `verdict.py` is what comes out, and
+`marks.py` shows it in MLflow. Nothing in the workspace changes, and nobody is asked.
 """

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.checking import changes
 from pipeline.config import PARAMS_FILE
 from pipeline.errors import RollbookError
+from pipeline.lineage import recorded_patch
 from pipeline.lock_entries import Entry
 from pipeline.plan import Dependencies, dependencies_of
 from pipeline.replay.code_trees import CodeTree, CodeTrees, complete
@@ -99,7 +100,7 @@ class Choice:
                 "inputs it had, as today's code reads them",
                 "check out what it ran with and replay it there",
             )
-        return Setting(tree, *found, digest, since)
+        return Setting(tree, *found, digest, since, tuple(tree.notes))
 
     def _asked_for(self, today: Dependencies | None) -> tuple[CodeTree, str]:
         """Other code, and the digest of a step with it if that is known."""
@@ -134,9 +135,9 @@ class Choice:
         raw, said = with_sealed(tree.settings, entry.key), f"params.yaml of {tree.said}"
         then = ".".join(str(info["environment"].get("python", "")).split(".")[:2])
         if then == f"{sys.version_info.major}.{sys.version_info.minor}":
-            return Setting(tree, said, raw, info["digest"], since)
+            return Setting(tree, said, raw, info["digest"], since, tuple(tree.notes))
         note = f"it ran under Python {then}, which hashes of code depend on, so {tree.said} was not compared with them"
-        return Setting(tree, said, raw, "", since, (note,))
+        return Setting(tree, said, raw, "", since, (note, *tree.notes))
 
     def _recorded(self, entry: Entry, info: Mapping[str, Any], since: tuple[str, ...]) -> CodeTree:
         """The project as of the commit and patch that were recorded."""
@@ -147,4 +148,4 @@ class Choice:
                 f"{label_of(entry)} ran with other code or settings than today's, outside of git ({changed})",
                 "undo the change, or replay with --with-code worktree",
             )
-        return self._trees.commit(git["commit"], git.get("patch", ""))
+        return self._trees.commit(git["commit"], recorded_patch(git))

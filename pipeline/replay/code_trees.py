@@ -6,26 +6,25 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.artifacts import ROOT
 from pipeline.config import PARAMS_FILE
 from pipeline.errors import RollbookError
-from pipeline.lineage import PATCH_LIMIT_BYTES, git_says
+from pipeline.hashing import LARGE
+from pipeline.lineage import SHOWN_DIGITS, git_bytes, git_says
 from pipeline.scratch import SCRATCH
 from pipeline.sealed import FOLDER as SEALED_FOLDER
 from pipeline.stored_revisions import extract
 
-OWN_PACKAGES = ("pipeline", "stages")
+VENV_FILE = "pyvenv.cfg"
+"""Marks a virtual environment."""
 LEFT_OUT = (str(ROOT), ".dvc", SEALED_FOLDER.as_posix())
 """Top-level folders that a tree never has: a stage would take them for the project's own."""
-LINKED_FROM_BYTES = 8_000_000
-"""Larger files are linked, smaller ones copied: what runs there cannot change them in the worktree."""
 STRIPPED_LINES = 3
-"""Blank lines of context that a patch may have lost at its end: recorded patches are stripped."""
-SHOWN_DIGITS = 8
+"""Blank lines of context that a patch may have lost at its end: once they were recorded without them."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,13 @@ class CodeTree:
         folder: to run it in; `artifacts/` and params.yaml there are the replay's own.
         settings: folder with params.yaml and `sealed/` as they are beside this code.
         said: where it comes from, in words.
+        notes: what it lacks.
     """
 
     folder: Path
     settings: Path
     said: str
+    notes: Sequence[str] = ()
 
 
 class CodeTrees:
@@ -51,7 +52,7 @@ class CodeTrees:
         self._made: dict[str, CodeTree] = {}
 
     def worktree(self) -> CodeTree:
-        """What git tracks or would track of the project, as it lies there; without git the packages of Rollbook."""
+        """What git tracks or would track of the project, as it lies there; without git its smaller files."""
         if "worktree" not in self._made:
             tree = CodeTree(self._folder / "worktree", Path(), "the worktree")
             tree.folder.mkdir(parents=True)
@@ -61,26 +62,30 @@ class CodeTrees:
             self._made["worktree"] = tree
         return self._made["worktree"]
 
-    def commit(self, commit: str, patch: str = "") -> CodeTree:
+    def commit(self, commit: str, patch: bytes = b"") -> CodeTree:
         """The project as of a commit, with a patch that was recorded against it.
 
         Raises:
-            RollbookError: if git does not have the commit, or the patch was not recorded whole.
+            RollbookError: if git does not have the commit, or the patch does not apply.
         """
-        name = commit + hashlib.sha256(patch.encode()).hexdigest()[:SHOWN_DIGITS]
+        name = commit + hashlib.sha256(patch).hexdigest()[:SHOWN_DIGITS]
         if name not in self._made:
             said = f"commit {commit[:SHOWN_DIGITS]}" + (" with the recorded patch" if patch else "")
             place = self._folder / name
-            tree = CodeTree(place / "project", place / "settings", said)
-            tree.folder.mkdir(parents=True)
-            if not extract(commit, (), tree.folder):
+            found = extract(commit, (), place / "project")
+            if not found.names:
                 raise RollbookError(
                     f"git has no commit {commit[:SHOWN_DIGITS]} with this project",
                     "`git fetch --all --tags` or `git fetch --unshallow` may get it",
                 )
+            notes = [
+                f"{said} was put together without {each}, which points out of the project"
+                for each in found.left_out
+            ]
+            tree = CodeTree(place / "project", place / "settings", said, notes)
             if patch:
                 _apply(patch, tree.folder, said)
-            tree.settings.mkdir()
+            tree.settings.mkdir(parents=True)
             for part in (PARAMS_FILE, SEALED_FOLDER):
                 if (tree.folder / part).exists():
                     shutil.move(tree.folder / part, tree.settings / part)
@@ -90,6 +95,8 @@ class CodeTrees:
 
     def _ready(self, tree: CodeTree) -> None:
         for name in LEFT_OUT:
+            if (tree.folder / name).is_symlink():  # what is written there would end up behind it
+                (tree.folder / name).unlink()
             shutil.rmtree(tree.folder / name, ignore_errors=True)
         scratch = tree.folder / SCRATCH
         scratch.mkdir(parents=True)
@@ -111,13 +118,31 @@ def complete(tree: CodeTree, names: Iterable[str]) -> None:
 
 
 def _worktree_files() -> list[str]:
-    listed = git_says("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = git_bytes("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is not None:
-        names = [name for name in listed.split("\0") if name]
+        names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
     else:
-        found = (file for name in OWN_PACKAGES for file in Path(name).rglob("*.py"))
-        names = sorted(file.as_posix() for file in found)
+        names = sorted(_files_without_git())
     return [name for name in names if Path(name).parts[0] not in LEFT_OUT]
+
+
+def _files_without_git() -> Iterator[str]:
+    """Files that may be the project's: none that is hidden or large, and no virtual environment."""
+    for folder, folders, names in os.walk(Path()):
+        here = Path(folder)
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith((".", "__pycache__")) and not (here / name / VENV_FILE).exists()
+        ]
+        if here == Path():
+            folders[:] = [name for name in folders if name not in LEFT_OUT]
+        files = (here / name for name in names if not name.startswith("."))
+        yield from (each.as_posix() for each in files if _size(each) < LARGE)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -128,45 +153,35 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
         target.symlink_to(source.resolve())
-    elif (
-        source.stat().st_size >= LINKED_FROM_BYTES
-        and source.stat().st_dev == target.parent.stat().st_dev
-    ):
-        os.link(source, target)
     else:
-        shutil.copy2(source, target)
+        shutil.copy2(source, target)  # a link would let what runs there change it in the worktree
 
 
-def _apply(patch: str, folder: Path, said: str) -> None:
+def _apply(patch: bytes, folder: Path, said: str) -> None:
     """Applies a recorded patch.
 
     Raises:
-        RollbookError: if it was cut off when it was recorded, or does not apply.
+        RollbookError: if it does not apply.
     """
-    if len(patch) > PATCH_LIMIT_BYTES:
-        raise RollbookError(
-            f"{said}: only the first {PATCH_LIMIT_BYTES} bytes of the patch were recorded",
-            "check out the code it ran with, or replay with --with-code",
-        )
     depth = len(
         [part for part in (git_says("rev-parse", "--show-prefix") or "").split("/") if part]
     )
     # Inside of a repository `git apply` would skip what lies outside of the current folder.
     apart = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+    stripped = not patch.endswith(b"\n")
     reason = ""
-    for lost in range(STRIPPED_LINES + 1):
+    for lost in range(STRIPPED_LINES + 1) if stripped else (0,):
         done = subprocess.run(
             ["git", "apply", f"-p{depth + 1}", "--whitespace=nowarn", "-"],
             cwd=folder,
             env=apart,
-            input=patch + "\n" + " \n" * lost,
+            input=patch + (b"\n" + b" \n" * lost if stripped else b""),
             capture_output=True,
-            text=True,
             check=False,
         )
         if not done.returncode:
             return
-        reason = reason or " ".join(done.stderr.split())
+        reason = reason or " ".join(done.stderr.decode(errors="replace").split())
     raise RollbookError(
         f"{said}: the patch does not apply: {reason}",
         "check out the code it ran with, or replay with --with-code",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.replay.verdict import Difference, Tolerance
+from pipeline.replay.verdict import EnvironmentChange, Tolerance
 
 INEXACT_TOLERANCE = 1e-3
 """Where another processor or a GPU adds up in another order: rounding errors of float32 after some optimizer steps."""
@@ -35,7 +35,9 @@ def ran_on(info: Mapping[str, Any]) -> str:
     return f"torch {torch} on {where}"
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def environment_changes(
+    then: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[EnvironmentChange]:
     """What is not as it was when the step ran, from both run_info: packages, interpreter, processor, threads, devices.
 
     Host names do not count.
@@ -44,18 +46,18 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Dif
     old, new = before.get("packages", {}), after.get("packages", {})
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            yield Difference(
+            yield EnvironmentChange(
                 f"package {name}", old.get(name, "not there"), new.get(name, "not there")
             )
     for name in ALWAYS_NAMED:
         if before.get(name) != after.get(name):
-            yield Difference(name, str(before.get(name)), str(after.get(name)))
+            yield EnvironmentChange(name, str(before.get(name)), str(after.get(name)))
     for name, was, is_now in (
         ("gpus", before.get("gpus", []), after.get("gpus", [])),
         ("threads", then["runtime"].get("threads_used"), now["runtime"].get("threads_used")),
     ):
         if was != is_now:
-            yield Difference(name, _shown(was), _shown(is_now))
+            yield EnvironmentChange(name, _shown(was), _shown(is_now))
 
 
 def tolerance_of(then: Mapping[str, Any], now: Mapping[str, Any], asked: float | None) -> Tolerance:

@@ -9,10 +9,10 @@ from typing import Any
 from pipeline.artifacts import ROOT, read_facts
 from pipeline.errors import ArtifactError
 from pipeline.lock_entries import Entry
-from pipeline.replay.comparing import compare, compare_files
-from pipeline.replay.steps import stage_of
+from pipeline.replay.differing import difference, file_difference
+from pipeline.replay.steps import stage_of, was_read
 from pipeline.replay.stored import LISTING, AlteredCopy, StoredArtifacts, dvc_md5
-from pipeline.replay.verdict import Comparison, Outcome, OutputVerdict, worst
+from pipeline.replay.verdict import Difference, Outcome, OutputVerdict, worst
 
 
 class Judge:
@@ -46,26 +46,28 @@ class Judge:
             if path != left_out
         ]
 
-    def altered_inputs(self, entry: Entry) -> Iterator[str]:
+    def altered_inputs(self, entry: Entry, info: Mapping[str, Any]) -> Iterator[str]:
         """Stored copies of what the step read that are not what it read, and how they differ."""
         for path, md5 in entry.inputs.items():
+            if not was_read(path, entry, info):
+                continue
             for copy in self._stored.altered(path, md5):
-                how = _copy_comparison(path, copy, self._folder / path)
+                how = _copy_difference(path, copy, self._folder / path)
                 yield f"{path}: {copy.where} holds something else than was read: {how.text}"
 
     def _output(self, path: str, md5: str, content: str, tolerance: float) -> OutputVerdict:
         made = self._folder / path
         if not made.exists():
-            gone = Comparison(Outcome.DIFFERENT, "the replay did not make it")
+            gone = Difference(Outcome.DIFFERENT, "the replay did not make it")
             return OutputVerdict(path, md5, "", gone)
         replayed = dvc_md5(made)
-        found, reference = Comparison(Outcome.IDENTICAL), made
+        found, reference = Difference(Outcome.IDENTICAL), made
         if replayed != md5:
             found, reference = self._unlike(path, md5, content, tolerance)
         for copy in self._stored.altered(path, md5):
-            how = _copy_comparison(path, copy, reference)
+            how = _copy_difference(path, copy, reference)
             text = f"{copy.where} holds something else than was recorded: {how.text}"
-            found = Comparison(
+            found = Difference(
                 worst((found.outcome, how.outcome)),
                 "; ".join(filter(None, (found.text, text))),
                 {**found.facts, "altered": {copy.where: how.facts or how.text}},
@@ -74,7 +76,7 @@ class Judge:
 
     def _unlike(
         self, path: str, md5: str, content: str, tolerance: float
-    ) -> tuple[Comparison, Path]:
+    ) -> tuple[Difference, Path]:
         """How an output with other bytes compares to the recorded one, and the file that copies are held against."""
         made, was = self._folder / path, self._recorded / path
         try:
@@ -83,9 +85,10 @@ class Judge:
         except ArtifactError as error:
             if content and content == read_facts(made).content_hash:
                 text = "the recorded bytes are not within reach; their content hash is the same"
-                return Comparison(Outcome.SAME_CONTENT, text), made
-            return Comparison(Outcome.DIFFERENT, f"md5 {dvc_md5(made)}; {error.message}"), made
-        return compare(was, made, kind_of(path), tolerance), was
+                return Difference(Outcome.SAME_CONTENT, text), made
+            text = f"it came out with md5 {dvc_md5(made)}, and cannot be compared: {error.message}"
+            return Difference(Outcome.NOT_REPLAYED, text), made
+        return difference(was, made, kind_of(path), tolerance), was
 
 
 def kind_of(path: str) -> str:
@@ -100,14 +103,16 @@ def _content_hash(entry: Entry, info: Mapping[str, Any], path: str) -> str:
     return str(info["outputs"].get(labels.get(path, ""), ""))
 
 
-def _copy_comparison(path: str, copy: AlteredCopy, reference: Path) -> Comparison:
+def _copy_difference(path: str, copy: AlteredCopy, reference: Path) -> Difference:
     """How an altered copy compares to what it should be; always some difference."""
     if copy.name == LISTING:
-        return Comparison(Outcome.DIFFERENT, f"{LISTING} was changed")
+        return Difference(Outcome.DIFFERENT, f"{LISTING} was changed")
+    if copy.name and not (reference / copy.name).exists():
+        return Difference(Outcome.DIFFERENT, f"{copy.name} was changed")
     if copy.name:
         try:
-            found = compare_files(copy.name, reference / copy.name, copy.at, 0.0)
+            found = file_difference(copy.name, reference / copy.name, copy.at, 0.0)
         except ArtifactError as error:
-            return Comparison(Outcome.DIFFERENT, error.message)
-        return Comparison(found.outcome, f"{copy.name}: {found.text}", found.facts)
-    return compare(reference, copy.at, kind_of(path), 0.0)
+            return Difference(Outcome.DIFFERENT, error.message)
+        return Difference(found.outcome, f"{copy.name}: {found.text}", found.facts)
+    return difference(reference, copy.at, kind_of(path), 0.0)

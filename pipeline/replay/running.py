@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,34 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of, read_json, write_json
-from pipeline.checking import flat
 from pipeline.errors import ArtifactError, RollbookError
+from pipeline.hashing import short
 from pipeline.lock_entries import Entry
 from pipeline.plan import ONCE_STAGES, PLAN_FILE, RESCORES
 from pipeline.process import exclusive
 from pipeline.replay.choosing import Choice, Options
 from pipeline.replay.code_trees import CodeTrees
-from pipeline.replay.comparing import other_labels
-from pipeline.replay.environment import differences, recorded_runtime, tolerance_of
+from pipeline.replay.differing import other_labels
+from pipeline.replay.environment import environment_changes, recorded_runtime, tolerance_of
 from pipeline.replay.judging import Judge
+from pipeline.replay.programs import output_of
+from pipeline.replay.replies import put_replies, refuse_unrecorded
 from pipeline.replay.settings import write_params
-from pipeline.replay.steps import label_of, stage_of
+from pipeline.replay.steps import label_of, stage_of, was_read
 from pipeline.replay.stored import StoredArtifacts
 from pipeline.replay.verdict import Outcome, StepVerdict, worst
-from pipeline.rewards.verdicts import KINDS as KEEPING_REPLIES
 from pipeline.scratch import SCRATCH
 from pipeline.sealed import read_sealed
 
 FOLDER = SCRATCH / "replay"
 """Inside of DVC's own folder, where DVC does not look for pipelines."""
-SHOWN_LINES = 12
 SAY_DIGEST = (
     "import sys; from pipeline.params import read_params; from pipeline.plan import planned; "
     "print(planned(read_params(), *sys.argv[1:]).digest)"
 )
 """The digest that `check` would plan with the code in the current folder."""
-ASKING = "judge"
-"""Rewards of this name read replies where they are stored before they ask for them."""
 
 
 @contextlib.contextmanager
@@ -95,16 +91,18 @@ class Replayer:
         shutil.rmtree(folder / PLAN_FILE.parent, ignore_errors=True)
         judge = Judge(self._stored, folder, FOLDER / "recorded")
         self._put_inputs(entry, info, folder)
-        self._put_replies(entry, info, folder)
+        put_replies(entry, info["code"], self._stored, setting.tree)
         write_params(setting.raw, runtime, folder)
         write_json(_plan(entry, setting.digest or self._digest(entry, folder)), folder / PLAN_FILE)
         try:
             self._run(info, folder)
         except RollbookError as error:
+            refuse_unrecorded(setting.tree)
             if str(runtime.get("device")).startswith("cuda") and not self._options.device:
                 hint = "it ran on a GPU; with --device cpu it is computed here and judged with a tolerance"
                 raise RollbookError(error.message, hint) from None
             raise
+        refuse_unrecorded(setting.tree)
         now = read_json(folder / stage_of(entry).run_info_path(entry.key))
         if read_otherwise := other_labels(now["inputs"], info["inputs"]):
             raise ArtifactError(
@@ -118,11 +116,11 @@ class Replayer:
             outcome=worst(each.comparison.outcome for each in outputs),
             outputs=outputs,
             tolerance=tolerance,
-            environment=tuple(differences(info, now)),
+            environment=tuple(environment_changes(info, now)),
             code_since=setting.code_since,
             code=setting.tree.said,
             settings=setting.settings,
-            notes=(*setting.notes, *judge.altered_inputs(entry)),
+            notes=(*_taken_over(entry, info), *setting.notes, *judge.altered_inputs(entry, info)),
             seconds_then=float(info["seconds"]["total"]),
         )
 
@@ -136,23 +134,17 @@ class Replayer:
         target = FOLDER / "run_info" / entry.outputs[path]
         if not target.exists():
             self._stored.put(path, entry.outputs[path], target)
-        info = read_json(target)
-        if info["digest"] != entry.digest:
-            raise ArtifactError(
-                f"{path}: it was planned as {info['digest'][:12]}, and its lock entry says {str(entry.digest)[:12]}",
-                "`rollbook verify` says which of both was changed",
-            )
-        return info
+        return read_json(target)
 
     def _digest(self, entry: Entry, folder: Path) -> str:
         """What `check` plans for the step with the code and params.yaml in `folder`."""
         asked = [entry.stage, entry.key, *filter(None, [entry.rescore])]
-        return done([sys.executable, "-c", SAY_DIGEST, *asked], folder).strip()
+        return output_of([sys.executable, "-c", SAY_DIGEST, *asked], folder).strip()
 
     def _put_inputs(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
         """Everything the step read. A base policy that no adapter needed is left out."""
         for path, md5 in entry.inputs.items():
-            if _is_unread(path, entry, info):
+            if not was_read(path, entry, info):
                 continue
             try:
                 self._stored.put(path, md5, folder / path)
@@ -170,18 +162,6 @@ class Replayer:
                 f"`rollbook seal --rebuild {key}` makes it again",
             ) from None
 
-    def _put_replies(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
-        """What a judge replied then, so that it is not asked again: replies are found in any stored table."""
-        if ASKING not in flat(info["settings"]).values():
-            return
-        for path, md5 in entry.outputs.items():
-            kind = Path(path).parts[1]
-            if kind in KEEPING_REPLIES and path.endswith(".parquet"):
-                with contextlib.suppress(ArtifactError):
-                    self._stored.put(
-                        path, md5, folder / Path(path).parent / "recorded" / Path(path).name
-                    )
-
     def _run(self, info: Mapping[str, Any], folder: Path) -> None:
         """The recorded command, under this interpreter.
 
@@ -191,23 +171,16 @@ class Replayer:
         python, *arguments = shlex.split(info["command"])
         if python != "python" or arguments[:1] != ["-m"] or not arguments[1].startswith("stages."):
             raise ArtifactError(f"{info['command']!r} is no command of a stage")
-        done([sys.executable, *arguments], folder)
+        output_of([sys.executable, *arguments], folder)
 
 
-def _is_unread(path: str, entry: Entry, info: Mapping[str, Any]) -> bool:
-    """Whether DVC lists an input only for the case that another one is an adapter on it, and that is none."""
-    for item in stage_of(entry).inputs:
-        if item.was_read(info["inputs"]) or path != path_of(item.kind, item.key).as_posix():
-            continue
-        folder = Path(path).parent.as_posix()
-        others = [each for each in entry.inputs if each != path and each.startswith(f"{folder}/")]
-        read = [
-            each.label
-            for each in stage_of(entry).inputs
-            if each.kind == item.kind and not each.under and each.label in info["inputs"]
-        ]
-        return len(others) >= len(read)
-    return False
+def _taken_over(entry: Entry, info: Mapping[str, Any]) -> Iterator[str]:
+    """Says that the lock entry names other settings and code than the step ran with."""
+    if entry.digest not in (None, info["digest"]):
+        yield (
+            f"it ran with settings and code {short(info['digest'])}, and is replayed with them; its lock entry "
+            f"says {short(str(entry.digest))}: `dvc commit` took the result over without running it again"
+        )
 
 
 def _plan(entry: Entry, digest: str) -> dict[str, Any]:
@@ -217,19 +190,3 @@ def _plan(entry: Entry, digest: str) -> dict[str, Any]:
     if entry.rescore:
         return {RESCORES: {entry.rescore: {entry.key: digest}}}
     return {entry.key: {entry.stage: digest}}
-
-
-def done(command: list[str], folder: Path) -> str:
-    """What a program prints. It runs in a scratch folder and knows nothing of a DVC around it.
-
-    Raises:
-        RollbookError: with the last it said, if it fails.
-    """
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("DVC_")}
-    result = subprocess.run(command, cwd=folder, env=variables, capture_output=True, check=False)
-    if result.returncode:
-        text = result.stderr.decode(errors="replace")
-        lines = [line.rpartition("\r")[2].strip() for line in text.split("\n")]
-        said = "\n".join([line for line in lines if line][-SHOWN_LINES:])
-        raise RollbookError(said or f"it ended with exit code {result.returncode} and said nothing")
-    return result.stdout.decode(errors="replace")

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config import PARAMS_FILE, Iteration
-from pipeline.errors import RollbookError
+from pipeline.errors import ConfigError, Problem, RollbookError
 from pipeline.lock_entries import Entry
 from pipeline.params import parse_params, read_yaml
 from pipeline.plan import StageSettings
@@ -74,7 +74,7 @@ def with_sealed(folder: Path, key: str) -> dict[str, Any]:
     """
     raw = read_yaml(folder / PARAMS_FILE)
     sealed = read_sealed(folder)
-    recipes, iterations = dict(raw.get("recipes") or {}), {}
+    recipes, iterations = dict(_section(raw, "recipes", folder)), {}
     for each, item in sealed.items():
         name = f"{item.part}/{item.recipe}"  # today's recipe of that name may be another one
         recipes[name] = item.then.settings
@@ -88,8 +88,21 @@ def with_sealed(folder: Path, key: str) -> dict[str, Any]:
     return {
         **raw,
         "recipes": recipes,
-        "iterations": {**iterations, **(raw.get("iterations") or {})},
+        "iterations": {**iterations, **_section(raw, "iterations", folder)},
     }
+
+
+def _section(raw: Mapping[str, Any], name: str, folder: Path) -> Mapping[str, Any]:
+    """A section of names and what they mean; empty where it is left out.
+
+    Raises:
+        ConfigError: if it is anything else.
+    """
+    found = raw.get(name) or {}
+    if not isinstance(found, Mapping):
+        what = f"is a {type(found).__name__}, and should hold names with what each of them means"
+        raise ConfigError([Problem(name, what)], str(folder / PARAMS_FILE))
+    return found
 
 
 def write_params(raw: Mapping[str, Any], runtime: Mapping[str, Any], folder: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pipeline import running_steps
+from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.ids import order_of
 from pipeline.lock_entries import ALIASES, Entry, read_entries
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, load_stage
+from pipeline.plan import DECLARED_STAGES, load_stage
 from pipeline.sealed import files_of, parts
 from pipeline.stage import Stage
 from pipeline.stored_revisions import Revision
@@ -22,7 +25,6 @@ NOT_REPLAYED = {
     "track_iteration": "makes nothing but runs in MLflow; `rollbook track --rebuild` makes those again",
 }
 """Steps of dvc.yaml that make no artifact of their own, and why there is nothing to compare."""
-PROGRAMS = (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)
 
 
 def stage_of(entry: Entry) -> Stage[Any]:
@@ -48,11 +50,11 @@ def replayable(revision: Revision) -> list[Entry]:
         (each.stage, each.rescore, each.key): each
         for file in files
         for each in read_entries(file)
-        if each.stage in PROGRAMS
+        if each.stage in DECLARED_STAGES
     }
 
-    def place(each: Entry) -> tuple[bool, str, str, int]:
-        return each.key != BASE_KEY, each.key[-4:], each.key, PROGRAMS.index(each.stage)
+    def place(each: Entry) -> tuple[bool, tuple[str, str], int]:
+        return each.key != BASE_KEY, order_of(each.key), DECLARED_STAGES.index(each.stage)
 
     return sorted(found.values(), key=place)
 
@@ -86,3 +88,26 @@ def named(names: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
     if problems:
         raise ConfigError(problems, COMMAND)
     return [each for label, each in zip(labels, entries, strict=True) if label in wanted]
+
+
+def was_read(path: str, entry: Entry, info: Mapping[str, Any]) -> bool:
+    """Whether a step read an input. DVC lists the base policy too, for the case that another one is an adapter on it.
+
+    Args:
+        path: of the input.
+        entry: the step.
+        info: its run_info.
+    """
+    inputs = stage_of(entry).inputs
+    for item in inputs:
+        if item.was_read(info["inputs"]) or path != path_of(item.kind, item.key).as_posix():
+            continue
+        folder = Path(path).parent.as_posix()
+        others = [each for each in entry.inputs if each != path and each.startswith(f"{folder}/")]
+        read = [
+            each.label
+            for each in inputs
+            if each.kind == item.kind and not each.under and each.label in info["inputs"]
+        ]
+        return len(others) < len(read)
+    return True

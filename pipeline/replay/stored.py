@@ -5,23 +5,23 @@ Whatever is handed out was hashed: DVC takes an object of its cache for what its
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.atomic import TEMPORARY_PREFIX
 from pipeline.dvc_cache import (
     FOLDER_SUFFIX,
     cached_path,
+    fetch,
     folder_md5,
     is_cached,
     is_folder,
+    link,
     members,
     members_in,
+    object_in,
 )
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, RollbookError
 from pipeline.hashing import files_in, md5_of
 
 IN_CACHE = "DVC's cache"
@@ -82,7 +82,7 @@ class StoredArtifacts:
         """
         here = Path(path)
         if self._is(here, md5):
-            _link(here, target)
+            link(here, target)
         elif not (self._from_cache(md5, target) or self._from_remote(md5, target)):
             raise self._out_of_reach(path, md5)
 
@@ -96,8 +96,9 @@ class StoredArtifacts:
         if self._in_workspace and here.exists() and not self._is(here, md5):
             where = "the workspace (one file with DVC's cache)" if one else "the workspace"
             yield AlteredCopy(where, here)
-        if not one:
-            yield from self._bad_objects(md5)
+            if one:
+                return
+        yield from self._bad_objects(md5)
 
     def _bad_objects(self, md5: str) -> Iterator[AlteredCopy]:
         """Objects of DVC's cache, of a folder its files too, whose bytes are not what their names say."""
@@ -130,48 +131,33 @@ class StoredArtifacts:
         """Whether DVC's cache had all of it, and it is at `target` now."""
         if any(True for _ in self._bad_objects(md5)) or not is_cached(md5):
             return False
-        parts = (
-            {target / name: each for name, each in members(md5).items()}
-            if is_folder(md5)
-            else {target: md5}
-        )
-        for place, each in parts.items():
-            _link(cached_path(each), place)
+        listed = members(md5) if is_folder(md5) else {"": md5}
+        for name, each in listed.items():
+            link(cached_path(each), target / name)
         return True
 
     def _from_remote(self, md5: str, target: Path) -> bool:
         """Whether DVC's remote had all of it, and it is at `target` now. The cache stays as it is."""
-        if not self._fetch(md5):
+        if not self._fetch([md5]):
             return False
-        if not is_folder(md5):
-            _link(self._fetched / md5, target)
-            return True
-        parts = members_in(self._fetched / md5)
-        if not all(self._fetch(each) for each in parts.values()):
+        found = object_in(self._fetched, md5)
+        listed = members_in(found) if is_folder(md5) else {"": md5}
+        if not self._fetch(listed.values()):
             return False
-        for name, each in parts.items():
-            _link(self._fetched / each, target / name)
+        for name, each in listed.items():
+            link(object_in(self._fetched, each), target / name)
         return True
 
-    def _fetch(self, md5: str) -> bool:
-        """Gets one object, or has it already."""
-        file = self._fetched / md5
-        if file.exists():
-            return True
-        from dvc.exceptions import DvcException
-        from dvc.repo import Repo
-
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{TEMPORARY_PREFIX}{md5}")
+    def _fetch(self, md5s: Collection[str]) -> bool:
+        """Whether objects of DVC's remote were fetched, or had been, and are what their names say."""
         try:
-            remote = Repo().cloud.get_remote_odb(command="fetch")
-            remote.fs.get_file(remote.oid_to_path(md5), str(part))
-        except (DvcException, OSError, ImportError):
+            fetch(md5s, self._fetched)
+        except RollbookError:
             return False
-        if md5_of(part) != md5.removesuffix(FOLDER_SUFFIX):
-            return False
-        part.replace(file)
-        return True
+        return all(
+            self._md5(object_in(self._fetched, md5)) == md5.removesuffix(FOLDER_SUFFIX)
+            for md5 in md5s
+        )
 
     def _out_of_reach(self, path: str, md5: str) -> ArtifactError:
         places = dict.fromkeys(each.where for each in self.altered(path, md5))
@@ -185,18 +171,3 @@ class StoredArtifacts:
             f"{path}: neither the workspace nor DVC's cache nor a remote has it (md5 {md5})",
             f"`dvc pull {path}` where the remote is within reach",
         )
-
-
-def _link(source: Path, target: Path) -> None:
-    """One more name for a file, or for all files of a folder; a copy where there cannot be one."""
-    if source.is_dir():
-        for file in sorted(source.rglob("*")):
-            if file.is_file():
-                _link(file, target / file.relative_to(source))
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        target.chmod(0o444)

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts import METADATA_KEY, rows_in, schema_of
 from pipeline.hashing import content_hash, in_one
-from pipeline.replay.verdict import Comparison, Outcome
+from pipeline.replay.closeness import same_numbers
+from pipeline.replay.verdict import Difference, Outcome
 
 SHOWN_CHARACTERS = 60
 
 
-def compare_tables(then: Path, now: Path, kind: str, tolerance: float) -> Comparison:
+def table_difference(then: Path, now: Path, kind: str, tolerance: float) -> Difference:
     """Compares two Parquet files of one kind whose bytes differ.
 
     Args:
@@ -34,13 +35,13 @@ def compare_tables(then: Path, now: Path, kind: str, tolerance: float) -> Compar
     if content_hash(old) == content_hash(new):
         return _other_bytes(then, now)
     if shape := _other_shape(old, new):
-        return Comparison(Outcome.DIFFERENT, shape, {"shape": shape})
+        return Difference(Outcome.DIFFERENT, shape, {"shape": shape})
     key = schema_of(kind).key
     rows = _other_rows(old, new, key)
     return rows or _other_values(old, new, key, tolerance)
 
 
-def _other_bytes(then: Path, now: Path) -> Comparison:
+def _other_bytes(then: Path, now: Path) -> Difference:
     """Why two files of the same content have other bytes."""
     old, new = (pq.read_metadata(path) for path in (then, now))
     reasons = []
@@ -50,7 +51,7 @@ def _other_bytes(then: Path, now: Path) -> Comparison:
     if said[0] != said[1]:
         reasons.append(facts_that_differ(*(_json(each) for each in said)))
     text = "; ".join(reasons) or "other encoding, compression or row groups"
-    return Comparison(Outcome.SAME_CONTENT, text, {"reasons": reasons})
+    return Difference(Outcome.SAME_CONTENT, text, {"reasons": reasons})
 
 
 def facts_that_differ(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -77,10 +78,12 @@ def _other_shape(old: pa.Table, new: pa.Table) -> str:
         if name in new.column_names:
             was, is_now = old.schema.field(name).type, new.schema.field(name).type
             said += [f"column {name!r} is {is_now} instead of {was}"] if was != is_now else []
+    if not said and old.column_names != new.column_names:
+        return "the same columns, in another order"
     return "; ".join(said)
 
 
-def _other_rows(old: pa.Table, new: pa.Table, key: str) -> Comparison | None:
+def _other_rows(old: pa.Table, new: pa.Table, key: str) -> Difference | None:
     """The first row that is another one, if the tables do not have the same rows in the same order."""
     was, is_now = old[key].to_pylist(), new[key].to_pylist()
     if was == is_now:
@@ -99,20 +102,23 @@ def _other_rows(old: pa.Table, new: pa.Table, key: str) -> Comparison | None:
         else f"{len(is_now)} rows instead of {len(was)}"
     )
     facts = {"row": first, "then": here, "now": there, "missing": only_old}
-    return Comparison(
+    return Difference(
         Outcome.DIFFERENT,
         f"row {first} is {there} instead of {here}; {how}",
         {**facts, "new": only_new},
     )
 
 
-def _other_values(old: pa.Table, new: pa.Table, key: str, tolerance: float) -> Comparison:
-    """The first row, in order, that says something else."""
+def _other_values(old: pa.Table, new: pa.Table, key: str, tolerance: float) -> Difference:
+    """The first row, in order, that says something else; there is none if only NaN are stored in other bits."""
     exact, beyond = {}, {}
     for name in new.column_names:
         columns = in_one(old[name]), in_one(new[name])
         exact[name] = _unequal(*columns, 0.0)
         beyond[name] = _unequal(*columns, tolerance) if tolerance else exact[name]
+    if not any(mask.any() for mask in exact.values()):
+        text = "the same values, NaN in other bits"
+        return Difference(Outcome.SAME_CONTENT, text, {"reasons": [text]})
     outcome = (
         Outcome.DIFFERENT
         if any(mask.any() for mask in beyond.values())
@@ -131,7 +137,7 @@ def _other_values(old: pa.Table, new: pa.Table, key: str, tolerance: float) -> C
         f"{rows} of {new.num_rows} rows differ, values: {counted}"
     )
     facts = {"row_id": identity, "row": row, "column": name + where, "then": was}
-    return Comparison(outcome, text, {**facts, "now": is_now, "rows": rows, "cells": cells})
+    return Difference(outcome, text, {**facts, "now": is_now, "rows": rows, "cells": cells})
 
 
 def _some(
@@ -162,7 +168,7 @@ def _unequal(old: pa.Array, new: pa.Array, tolerance: float) -> NDArray[np.bool_
             pc.fill_null(each, 0).to_numpy(zero_copy_only=False).astype(np.float64)
             for each in (old, new)
         )
-        other |= ~_close(was, is_now, tolerance)
+        other |= ~same_numbers(was, is_now, tolerance)
     elif not pa.types.is_null(old.type):
         other |= pc.fill_null(pc.not_equal(old, new), False).to_numpy(zero_copy_only=False)
     return other
@@ -171,16 +177,6 @@ def _unequal(old: pa.Array, new: pa.Array, tolerance: float) -> NDArray[np.bool_
 def _nulls(array: pa.Array) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
     return found
-
-
-def _close(a: NDArray[np.float64], b: NDArray[np.float64], tolerance: float) -> NDArray[np.bool_]:
-    """Where numbers have the same bits, or are no farther apart than `tolerance`."""
-    same = a.view(np.int64) == b.view(np.int64)
-    if not tolerance:
-        return same | (np.isnan(a) & np.isnan(b))
-    scale = np.maximum(1.0, np.maximum(np.abs(a), np.abs(b)))
-    with np.errstate(invalid="ignore"):
-        return same | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= tolerance * scale)
 
 
 def _pair(old: Any, new: Any, where: str = "") -> tuple[str, str, str]:

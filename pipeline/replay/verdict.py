@@ -14,8 +14,8 @@ class Outcome(StrEnum):
     IDENTICAL = "identical"
     SAME_CONTENT = "same content"
     WITHIN_TOLERANCE = "within tolerance"
-    DIFFERENT = "different"
     NOT_REPLAYED = "not replayed"
+    DIFFERENT = "different"
 
 
 BADNESS = tuple(Outcome)
@@ -30,13 +30,12 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """0 if all are as they were, 1 if one differs, else 2 if one could not be replayed."""
-    codes = {EXIT_CODES.get(outcome, 0) for outcome in outcomes}
-    return next((code for code in (1, 2) if code in codes), 0)
+    """0 if all are as they were, 1 if one differs, else 2 if one could not be replayed or compared."""
+    return EXIT_CODES.get(worst(outcomes), 0)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Difference:
     """Two versions of an artifact beside each other.
 
     Attributes:
@@ -64,11 +63,11 @@ class OutputVerdict:
     path: str
     recorded: str
     replayed: str
-    comparison: Comparison
+    comparison: Difference
 
 
 @dataclass(frozen=True)
-class Difference:
+class EnvironmentChange:
     """Something around a step that is not as it was: a package, the processor, a file of code."""
 
     what: str
@@ -113,7 +112,7 @@ class StepVerdict:
     problem: str = ""
     outputs: Sequence[OutputVerdict] = ()
     tolerance: Tolerance = Tolerance()
-    environment: Sequence[Difference] = ()
+    environment: Sequence[EnvironmentChange] = ()
     code_since: Sequence[str] = ()
     code: str = ""
     settings: str = ""

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts import damaged
-from pipeline.replay.verdict import Comparison, Outcome
+from pipeline.replay.closeness import largest_finite
+from pipeline.replay.verdict import Difference, Outcome
 
 LENGTH_BYTES = 8
 PIECE = 1 << 22
@@ -66,25 +67,25 @@ class _Found:
     largest: _Largest = field(default_factory=_Largest)
 
 
-def compare_weights(then: Path, now: Path, tolerance: float) -> Comparison:
+def weight_difference(then: Path, now: Path, tolerance: float) -> Difference:
     """Compares two safetensors files whose bytes differ.
 
     Args:
         then, now: the files.
-        tolerance: of weights, relative to the largest of their tensor.
+        tolerance: of weights, relative to the largest finite one of their tensor.
 
     Raises:
         ArtifactError: if one cannot be read.
     """
     old, new = _tensors(then), _tensors(now)
     if other := _other_tensors(old, new):
-        return Comparison(Outcome.DIFFERENT, other, {"tensors": other})
+        return Difference(Outcome.DIFFERENT, other, {"tensors": other})
     found = _Found()
     for name, tensor in old.items():
         _compare(name, (then, tensor), (now, new[name]), tolerance, found)
     if not found.tensors:
         text = "the same tensors, laid out otherwise"
-        return Comparison(Outcome.SAME_CONTENT, text, {"reasons": [text]})
+        return Difference(Outcome.SAME_CONTENT, text, {"reasons": [text]})
     return _said(found, len(old))
 
 
@@ -136,7 +137,7 @@ def _compare(
     for begin, was, is_now in _pieces(old, new):
         unlike = np.flatnonzero(was != is_now)
         if tolerance and old[1].dtype in NUMBERS:
-            largest = max(largest, float(np.nanmax(np.abs(_values(was, old[1].dtype)), initial=0)))
+            largest = max(largest, largest_finite(_values(was, old[1].dtype)))
         if not len(unlike):
             continue
         differing += len(unlike)
@@ -194,7 +195,7 @@ def _ulp(old: int, new: int, tensor: _Tensor) -> int | None:
     return abs(one - other)
 
 
-def _said(found: _Found, tensors: int) -> Comparison:
+def _said(found: _Found, tensors: int) -> Difference:
     outcome = Outcome.DIFFERENT if found.beyond else Outcome.WITHIN_TOLERANCE
     share = found.weights / found.total
     most = found.largest
@@ -220,4 +221,4 @@ def _said(found: _Found, tensors: int) -> Comparison:
             "ulp": most.ulp,
         },
     }
-    return Comparison(outcome, text, facts)
+    return Difference(outcome, text, facts)

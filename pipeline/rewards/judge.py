@@ -13,7 +13,8 @@ A reply that cannot be read, or a score out of range, is an error on the row, ne
 reply. A completion may try to talk to the judge ("give me 10"): read what `<label>_verdicts` holds, raw, before you
 trust it. The same column keeps replies from being paid for twice (`verdicts.py`): what was sent once is not sent again
 (equal answers to a prompt share a verdict), and a repaired `score_pattern` reads the old replies. To ask afresh, set
-another `seed`.
+another `seed`. In a replay nobody is asked: what came then, errors too, is read from
+the table that was made (`recorded_replies.py`).
 
 Every request goes out from the main process. Logged: `<label>_spread`, `<label>_tokens`, `<label>_<criterion>`.
 """
@@ -47,6 +48,7 @@ from pipeline.rewards.judge_prompt import TEMPLATE, rendering, text_of
 from pipeline.rewards.judge_reply import SCORE, scores_in
 from pipeline.rewards.outcomes import error_text
 from pipeline.rewards.patterns import ExtractingRegex
+from pipeline.rewards.recorded_replies import RecordedReplies, is_replay
 from pipeline.rewards.unicode_text import without_surrogates
 from pipeline.rewards.verdicts import (
     COLUMN_SUFFIX,
@@ -139,6 +141,7 @@ class Judge(Reward):
 
     _usage: Usage = PrivateAttr(default_factory=Usage)
     _asked: dict[int, tuple[RewardInput, _Asked]] = PrivateAttr(default_factory=dict)
+    _recorded: RecordedReplies | None = PrivateAttr(default=None)
 
     @field_validator("template")
     @classmethod
@@ -207,6 +210,11 @@ class Judge(Reward):
         votes = range(self.votes)
         requests = [self._request(row) for row in rows]
         keys = ["" if isinstance(each, str) else key_of(self.base_url, each) for each in requests]
+        if is_replay():
+            return [
+                self._as_recorded(row, request, key)
+                for row, request, key in zip(rows, requests, keys, strict=True)
+            ]
         bodies: dict[Place, dict[str, Any]] = {
             (key, vote): self._of_vote(request, vote)
             for key, request in zip(keys, requests, strict=True)
@@ -229,6 +237,15 @@ class Judge(Reward):
             )
             for key, request in zip(keys, requests, strict=True)
         ]
+
+    def _as_recorded(self, row: RewardInput, request: Mapping[str, Any] | str, key: str) -> _Asked:
+        """What came of a row when its step ran first."""
+        if isinstance(request, str):
+            return _Asked("", [None] * self.votes, request)
+        if self._recorded is None:
+            self._recorded = RecordedReplies()
+        found = self._recorded.find(row.rollout_id, key, self.votes)
+        return _Asked(key, found.verdicts, found.error)
 
     def _ask_endpoint(
         self, bodies: Mapping[Place, Mapping[str, Any]], store: VerdictStore
@@ -310,7 +327,7 @@ class Judge(Reward):
     def _result(self, asked: _Asked) -> RewardResult:
         label = self.label or self.name
         log: dict[str, Any] = {
-            f"{label}{COLUMN_SUFFIX}": as_column(asked.key, asked.verdicts),
+            f"{label}{COLUMN_SUFFIX}": as_column(asked.key, asked.verdicts, asked.error),
             f"{label}_tokens": sum(each.tokens for each in asked.verdicts if each is not None),
         }
         if asked.error:

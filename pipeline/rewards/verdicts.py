@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import ROOT
+from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.scratch import SCRATCH
 
 COLUMN_SUFFIX = "_verdicts"
 FILE = SCRATCH / "verdicts.sqlite"
-CACHE = Path(".dvc/cache/files/md5")
 LOCK_FILES = (LOCK_FILE, RESCORES_LOCK_FILE)
 KINDS = ("scores", "evaluations", "rescores")
 """Artifacts whose tables may hold verdicts."""
@@ -61,10 +61,10 @@ def key_of(base_url: str, request: Mapping[str, Any]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def as_column(key: str, verdicts: Sequence[Verdict | None]) -> str:
-    """The replies of one row as JSON, for the scores table; null for a vote without a reply."""
+def as_column(key: str, verdicts: Sequence[Verdict | None], error: str = "") -> str:
+    """The replies of one row as JSON, for the scores table; null for a vote without a reply, and why there is none."""
     votes = [None if each is None else [each.text, each.tokens] for each in verdicts]
-    return json.dumps({"key": key, "votes": votes})
+    return json.dumps({"key": key, "votes": votes, **({"error": error} if error else {})})
 
 
 class VerdictStore:
@@ -140,7 +140,7 @@ def _tables() -> list[Path]:
     here = {path for kind in KINDS for path in (ROOT / kind).rglob("*.parquet")}
     locked = {Path(path): md5 for file in LOCK_FILES for path, md5 in output_md5s(file).items()}
     cached = {
-        CACHE / md5[:2] / md5[2:]
+        cached_path(md5)
         for path, md5 in locked.items()
         if path.suffix == ".parquet"
         and path.parts[1:2]

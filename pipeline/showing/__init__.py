@@ -1,10 +1,10 @@
 """What `rollbook show` knows of a rollout, a group, a prompt or a policy: read from stored tables, without torch.
 
-finding.py     an id, or the beginning of one, to what it names
+finding.py     an id, or the beginning of one, to what it names and all that is stored about it
 tables.py, chain.py     a few rows of a table; iterations and the policies between them
 facts.py       what is shown, as plain values; the JSON of the command is these
 rollouts.py, groups.py, prompts.py, policies.py     from tables to facts, with answers.py and provenance.py
 arithmetic.py, written_out.py, clipping.py     an advantage and the clipped tokens, computed again from what is stored
-layout.py, rollout_page.py, parts.py     from facts to sections.py, what a page is made of
+layout.py      from facts to sections.py, what a page is made of
 page.py        a page as HTML; on a terminal it is drawn by `pipeline.cli.showing`
 """

@@ -91,17 +91,23 @@ def arithmetic_of(
     name = str(settings.get("compute_advantages", {}).get("estimator", {}).get("name", ""))
     try:
         known = _Settings.of(settings, kl_coef)
-        found = _estimated(known, group, rollout_id)
-        if not found.is_equal(stored, tokens):
-            found = _estimated(known, whole(), rollout_id)
     except ValidationError as error:
         reason = "; ".join(map(str, problems_of(error)))
         return _not_computed(name, stored, f"this Rollbook cannot read its settings: {reason}")
-    except (KeyError, RollbookError) as error:
-        reason = error.message if isinstance(error, RollbookError) else f"no setting {error}"
+    except KeyError as error:
+        return _not_computed(name, stored, f"no setting {error}")
+    found, agrees, reason = None, False, ""
+    for read in (lambda: group, whole):
+        try:
+            found = _estimated(known, read(), rollout_id)
+            agrees = found.is_equal(stored, tokens)
+        except Exception as error:  # an estimator of the user's own may raise anything
+            found, reason = None, _said_by(error)
+        if agrees:
+            break
+    if found is None:
         return _not_computed(name, stored, reason)
     estimator = known.compute.estimator
-    agrees = found.is_equal(stored, tokens)
     problem = "" if agrees else f"the stored advantage is {number(stored)}, not {found.value:+.6g}"
     if not agrees and math.isclose(found.value, stored, rel_tol=SAME, abs_tol=SAME):
         problem = "the stored advantages of its tokens are others"
@@ -119,6 +125,12 @@ def arithmetic_of(
         agrees=agrees and not found.wrong_total(known),
         problem=problem or found.wrong_total(known),
     )
+
+
+def _said_by(error: Exception) -> str:
+    if isinstance(error, RollbookError):
+        return error.message
+    return f"the estimator failed: {type(error).__name__}: {error}"
 
 
 def _not_computed(estimator: str, stored: float, problem: str) -> Arithmetic:

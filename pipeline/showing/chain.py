@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.artifacts import keys_of, path_of, read_json
 from pipeline.config import BASE_KEY, PARAMS_FILE
 from pipeline.errors import ConfigError
+from pipeline.ids import order_of
 from pipeline.sealed import SealedIteration, read_sealed, recorded_md5s, sealed_md5s
 from pipeline.showing.facts import PolicyLink
 
@@ -74,7 +75,7 @@ class Chain:
     def keys(self) -> list[str]:
         """Iterations that have made a policy or are known to make one."""
         made = {*keys_of("run_info/update_policy"), *keys_of("run_info/init_policy")}
-        return sorted({*made, *keys_of("policies"), *self.sealed})
+        return sorted({*made, *keys_of("policies"), *self.sealed}, key=order_of)
 
     def digest(self, key: str) -> str:
         """Of the policy that an iteration made; empty where it is not known."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.artifacts import RESTORE, keys_of, path_of
+from pipeline.config import BASE_KEY
 from pipeline.errors import PolicyError
+from pipeline.showing.chain import Chain
 from pipeline.showing.facts import Piece
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class Decoder:
         return pieces
 
 
-def decoder_for(key: str) -> tuple[Decoder | None, str]:
+def decoder_for(key: str, chain: Chain) -> tuple[Decoder | None, str]:
     """The tokenizer of a policy, and what is to be said about it.
 
     All policies of a chain share one tokenizer: an update copies it. So where the policy itself is not on disk, one
@@ -75,6 +77,7 @@ def decoder_for(key: str) -> tuple[Decoder | None, str]:
 
     Args:
         key: of the iteration whose policy generated; empty where it is not known.
+        chain: of the project.
     """
     keys = [key, *(each for each in keys_of("policies") if each != key)] if key else []
     for each in keys or keys_of("policies"):
@@ -83,7 +86,8 @@ def decoder_for(key: str) -> tuple[Decoder | None, str]:
             return Decoder(folder), "" if each == key else f"decoded with the tokenizer of {each}"
     if keys_of("policies"):
         return None, f"no policy on disk has a {TOKENIZER_FILE}: tokens are shown by their ids"
-    one = path_of("policies", key or "i0000")
+    brings = chain.place(key or BASE_KEY)
     return None, (
-        f"no policy is on disk, so there is no tokenizer: tokens are shown by their ids; `dvc pull {one}` brings one"
+        f"no policy is on disk, so there is no tokenizer and tokens are shown by their ids; that of {key or BASE_KEY}: "
+        f"{brings}"
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from pipeline.artifacts import finite
 
 Number = float | None
 
@@ -360,7 +361,7 @@ class Occurrence:
         evaluation_set: empty in training.
         rollouts: sampled answers.
         mean_reward: of those that have one.
-        right: share of those with a reward whose value in `right_column` of the facts is 1.
+        right: share of those whose value in `right_column` of the facts is at least RIGHT_FROM, if they have one.
         informative: whether the rewards differed, in the eyes of the estimator; None in an evaluation.
         answer: the greedy one, else the first; None unless asked for.
     """
@@ -447,7 +448,7 @@ class PolicyFacts:
         base: `policy.base` as it was.
         previous: policy that it was trained from; None for the base policy.
         reference: of the KL term; None where nothing was measured under one.
-        steps_back: updates between it and the base; None if the chain is broken.
+        steps_back: updates between it and the base that changed something; None if the chain is broken.
         trained_on: rollouts it was made from; None for the base policy.
         settings: of the update, as recorded; for the base policy those that made it.
         metrics: of the update.
@@ -477,21 +478,13 @@ class PolicyFacts:
     missing: Sequence[str] = ()
 
 
-Facts = RolloutFacts | GroupFacts | PromptFacts | PolicyFacts
+Shown = RolloutFacts | GroupFacts | PromptFacts | PolicyFacts
+"""What can be shown."""
 
 
-def as_json(facts: Facts) -> dict[str, Any]:
-    """The facts as JSON values, with what they are about under `kind`; numbers that are not finite are null."""
-    return {"kind": facts.kind, **_plain(dataclasses.asdict(facts))}
+def as_json(facts: Shown) -> dict[str, Any]:
+    """The facts as JSON values, with what they are about under `kind`; numbers that are not finite are null.
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    return str(value)  # dates and the like, from a source's own columns
+    Values of a source's own columns stay what they are: dates and the like, which JSON writes as texts.
+    """
+    return {"kind": facts.kind, **finite(dataclasses.asdict(facts))}

@@ -4,8 +4,8 @@ i0003/4a7f…/02     a rollout, a group without its last part; both with eval:<s
 4a7f…              a prompt, or a policy by its digest
 i0003              a policy
 
-Each part may be cut short as long as it is the beginning of one thing only. An id of a rollout says which iteration's
-tables to open; ids of prompts are looked up in the tables of prompts, which have one row per prompt.
+Each part but the set may be cut short as long as it is the beginning of one thing only. An id of a rollout says which
+iteration's tables to open; ids of prompts are looked up in the tables of prompts, which have one row per prompt.
 """
 
 from __future__ import annotations
@@ -13,22 +13,58 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from pipeline.ancestry import SHORTEST_DIGEST
 from pipeline.artifacts import keys_of, path_of
 from pipeline.errors import ArtifactError
+from pipeline.ids import EVALUATION, parts_of, parts_of_group
 from pipeline.showing.chain import Chain
 from pipeline.showing.tables import Stored
 
-EVALUATION = "eval:"
+if TYPE_CHECKING:
+    from pipeline.showing.facts import Shown
+
 CANDIDATES = 10
 """Ids named where one is not unique."""
 NEAREST = 3
 """Ids named where there is none such."""
 HEX = re.compile(r"[0-9a-f]+")
 DATA = ("evaluation", "train")
+
+
+def facts_of(text: str, over_time: bool = False) -> Shown:
+    """What an id, or the beginning of one, names, and everything that is stored about it.
+
+    Args:
+        text: of a rollout, group, prompt or policy.
+        over_time: the prompt of it in all iterations, with answers.
+
+    Raises:
+        ArtifactError: if it names nothing or several things, or its tables are not on disk or damaged.
+    """
+    chain = Chain()
+    found = find(text, chain)
+    if over_time:
+        found = _prompt_in(found)
+    # Each kind imports what it needs: a policy is shown without what an advantage takes.
+    if found.kind == "rollout":
+        from pipeline.showing.rollouts import rollout_facts
+
+        return rollout_facts(found, chain)
+    if found.kind == "group":
+        from pipeline.showing.groups import group_facts
+
+        return group_facts(found, chain)
+    if found.kind == "prompt":
+        from pipeline.showing.prompts import prompt_facts
+
+        return prompt_facts(found.id, chain, over_time)
+    from pipeline.showing.policies import policy_facts
+
+    return policy_facts(found, chain)
 
 
 @dataclass(frozen=True)
@@ -70,35 +106,47 @@ def find(text: str, chain: Chain) -> Found:
 
 def _in_iteration(text: str, chain: Chain) -> Found:
     """A rollout or group: an iteration, a prompt, and the place among its answers."""
-    parts = text.split("/")
     table = table_of(text)
-    head = f"{parts.pop(0)}/" if table == "evaluations" else ""
-    if len(parts) > 3:
+    keys = keys_of(table)
+    parts = parts_of(text, {*keys, *chain.keys})
+    if parts is None:
         raise ArtifactError(
-            f"{text!r} has {len(parts)} parts behind its set, an id of a rollout has three"
-            if head
-            else f"{text!r} has {len(parts)} parts, an id of a rollout has three",
+            f"{text!r} has more parts than an id of a rollout",
             "<iteration>/<prompt>/<number>; in an evaluation with eval:<set>/ before it",
         )
-    keys = keys_of(table)
     if not keys:
         raise ArtifactError(
             f"there are no {table} on disk",
             "run `dvc repro`, or `dvc pull` if they were made before",
         )
-    wanted = parts[0] if parts else ""
+    head, wanted = parts.head, parts.iteration
     if wanted not in keys and wanted in chain.keys:
         path = path_of(table, wanted).as_posix()
         raise ArtifactError(f"{path}: is not on disk", chain.fetch(path))
     key = _one(text, [f"{head}{each}" for each in keys], f"{head}{wanted}").removeprefix(head)
     stored = Stored(table, key)
     groups = pc.unique(stored.column("group_id")).to_pylist()
-    prompt = parts[1] if len(parts) > 1 else ""
-    group = _one(text, groups, f"{head}{key}/{prompt}")
-    if len(parts) < 3:
+    group = _one(text, groups, f"{head}{key}/{parts.prompt_id}")
+    if not parts.sample:
         return Found("group", group, key)
     rollouts = stored.where("group_id", group, ["rollout_id"])["rollout_id"].to_pylist()
-    return Found("rollout", _one(text, rollouts, f"{group}/{parts[2]}"), key)
+    return Found("rollout", _one(text, rollouts, f"{group}/{parts.sample}"), key)
+
+
+def _prompt_in(found: Found) -> Found:
+    """The prompt that a rollout or group is about.
+
+    Raises:
+        ArtifactError: if it is a policy.
+    """
+    if found.kind == "policy":
+        raise ArtifactError(
+            f"{found.id} is a policy, and --over-time follows a prompt", "give the id of a prompt"
+        )
+    if found.kind == "prompt":
+        return found
+    group = found.id.rpartition("/")[0] if found.kind == "rollout" else found.id
+    return Found("prompt", parts_of_group(group).prompt_id)
 
 
 def _by_name(text: str, chain: Chain) -> Found:

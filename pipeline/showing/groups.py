@@ -9,13 +9,14 @@ from pydantic import ValidationError
 from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
 from pipeline.field_docs import headline_of
+from pipeline.ids import parts_of_group
 from pipeline.showing.answers import Group
 from pipeline.showing.chain import Chain
 from pipeline.showing.decoding import decoder_for
 from pipeline.showing.facts import GroupFacts
 from pipeline.showing.finding import Found
 from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
-from pipeline.showing.rollouts import evaluation_set_of, provenance_of
+from pipeline.showing.rollouts import provenance_of
 from pipeline.showing.tables import row_of
 
 
@@ -38,8 +39,10 @@ def group_facts(found: Found, chain: Chain) -> GroupFacts:
     name, words = _estimator(found.key, chain) if group.in_training else ("", "")
     return GroupFacts(
         group_id=found.id,
-        evaluation_set=evaluation_set_of(found.id),
-        prompt=prompt_of(first["prompt_id"], found.key, decoder_for(provenance.policy_in.key)[0])
+        evaluation_set=parts_of_group(found.id).evaluation_set,
+        prompt=prompt_of(
+            first["prompt_id"], found.key, decoder_for(provenance.policy_in.key, chain)[0]
+        )
         if group.in_training
         else evaluation_prompt_of(first["prompt_id"], first["prompt"]),
         answers=group.answers,

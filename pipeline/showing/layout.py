@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.evaluation import RIGHT_FROM
+from pipeline.hashing import short as digits
 from pipeline.showing.facts import (
-    Facts,
+    Advantage,
+    Arithmetic,
     GroupFacts,
     Occurrence,
     PolicyFacts,
     PromptFacts,
     RolloutFacts,
+    Shown,
+    Token,
+    Update,
 )
-from pipeline.showing.parts import (
-    DIGEST,
-    answers_grid,
-    link_text,
-    made_pairs,
-    prompt_parts,
-    provenance_sections,
-    short,
-    where_from,
-    written,
-)
-from pipeline.showing.rollout_page import rollout_page
 from pipeline.showing.sections import (
+    CLIP_MARKS,
     NOTHING,
     Grid,
+    HeatStrip,
     Lines,
     Page,
     Pairs,
     Part,
+    Passage,
     Section,
     Verdict,
+    answers_grid,
+    link_text,
+    made_pairs,
+    number,
+    plain,
+    prompt_parts,
+    provenance_sections,
     share,
+    short,
     shown,
+    where_from,
+    written,
 )
 
 UPDATE_METRICS = (
@@ -47,17 +58,205 @@ UPDATE_METRICS = (
     "optimizer_step",
 )
 """Metrics of an update that are shown of a policy; all are in the JSON."""
+TOKENS_LISTED = 12
+"""Tokens of a completion with their numbers; of more, those that were clipped, then the least likely."""
 
 
-def page_of(facts: Facts) -> Page:
+def page_of(facts: Shown) -> Page:
     """The page about something."""
     if isinstance(facts, RolloutFacts):
-        return rollout_page(facts)
+        return _rollout(facts)
     if isinstance(facts, GroupFacts):
         return _group(facts)
     if isinstance(facts, PromptFacts):
         return _prompt(facts)
     return _policy(facts)
+
+
+# --- a rollout ------------------------------------------------------------------------------------
+
+
+def _rollout(facts: RolloutFacts) -> Page:
+    """From prompt to gradient, top to bottom."""
+    sections = [
+        Section("Prompt", prompt_parts(facts.prompt)),
+        Section("Completion", list(_completion_parts(facts))),
+        Section("Reward", list(_reward_parts(facts))),
+        Section("Siblings", [answers_grid(facts.siblings)]),
+    ]
+    if facts.advantage is not None:
+        sections.append(Section("Advantage", list(_advantage_parts(facts.advantage))))
+    if not facts.evaluation_set:
+        sections.append(Section("Update", list(_update_parts(facts.update, facts))))
+    sections += provenance_sections(facts.provenance)
+    greedy = "greedy answer" if facts.greedy else f"answer {facts.sample_index}"
+    return Page(
+        "Rollout",
+        facts.rollout_id,
+        f"{greedy}, {where_from(facts.evaluation_set, facts.provenance)}",
+        sections,
+    )
+
+
+def _completion_parts(facts: RolloutFacts) -> Iterator[Part]:
+    tokens = facts.tokens
+    if facts.decoded:
+        yield Verdict(facts.decoded, None)
+    if tokens and tokens[0].text is None:
+        yield Passage(facts.completion)
+    if tokens:
+        yield HeatStrip(tokens)
+        yield Lines(list(_mark_lines(tokens)))
+    total = math.fsum(token.sampling_logprob for token in tokens)
+    pairs = [
+        ("finish reason", facts.finish_reason),
+        ("tokens", f"{len(tokens)}, {sum(token.trained for token in tokens)} of them to train on"),
+        ("log-prob", f"{total:.4f} in all, {total / max(len(tokens), 1):.4f} a token"),
+        ("seed", str(facts.seed)),
+    ]
+    yield Pairs(pairs)
+    if tokens:
+        yield _token_grid(tokens)
+
+
+def _mark_lines(tokens: Sequence[Token]) -> Iterator[str]:
+    low = sum(token.clipped == "low" for token in tokens)
+    high = sum(token.clipped == "high" for token in tokens)
+    if low or high:
+        yield f"clipped when last seen in training: {low} by the lower bound (↓), {high} by the upper (↑)"
+    if masked := sum(not token.trained for token in tokens):
+        yield f"{masked} not trained on (in ⟦ ⟧)"
+
+
+def _token_grid(tokens: Sequence[Token]) -> Grid:
+    """Numbers of all tokens, or of the clipped and the least likely ones."""
+    listed = sorted(tokens, key=lambda token: (not token.clipped, token.sampling_logprob))
+    listed = sorted(listed[:TOKENS_LISTED], key=lambda token: token.place)
+    head = ["token", "text", "id", "p", "log-prob"]
+    columns = {
+        "old": "old_logprob",
+        "reference": "ref_logprob",
+        "in training": "policy_logprob",
+        "ratio": "ratio",
+        "advantage": "advantage",
+    }
+    given = {
+        name: each
+        for name, each in columns.items()
+        if any(getattr(token, each) is not None for token in tokens)
+    }
+    clips = any(token.clipped for token in tokens)
+    rows = [
+        [
+            str(token.place),
+            NOTHING if token.text is None else f"'{token.text}'",  # a space is seen
+            str(token.id),
+            f"{math.exp(min(token.sampling_logprob, 0.0)):.3f}",
+            f"{token.sampling_logprob:.4f}",
+            *(number(getattr(token, each)) for each in given.values()),
+            *([CLIP_MARKS.get(token.clipped or "", "")] if clips else []),
+        ]
+        for token in listed
+    ]
+    numbers = ["token", "id", "p", "log-prob", *given]
+    return Grid([*head, *given, *(["clipped"] if clips else [])], rows, numbers)
+
+
+def _reward_parts(facts: RolloutFacts) -> Iterator[Part]:
+    if facts.error:
+        yield Verdict(f"a reward function failed: {facts.error}", False)
+    if facts.rewards:
+        weighed = any(reward.weight is not None for reward in facts.rewards)
+        rows = [
+            [
+                reward.name,
+                shown(reward.value, 6),
+                *([shown(reward.weight)] if weighed else []),
+                _logged(reward.logged),
+            ]
+            for reward in facts.rewards
+        ]
+        head = ["reward", "value", *(["weight"] if weighed else []), "logged"]
+        yield Grid(head, rows, ["value", "weight"])
+    pairs = [("total", shown(facts.reward, 6))]
+    if facts.logged:
+        pairs.append(("also logged", _logged(facts.logged)))
+    if facts.step_rewards:
+        steps = ", ".join(
+            f"{shown(step['value'])} to token {step['end']}" for step in facts.step_rewards
+        )
+        pairs.append(("by step", steps))
+    yield Pairs(pairs)
+
+
+def _logged(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {plain(value)}" for name, value in values.items())
+
+
+def _advantage_parts(advantage: Advantage) -> Iterator[Part]:
+    arithmetic = advantage.arithmetic
+    if arithmetic is None:
+        yield Lines(["a baseline: it is compared with, and never trained on"])
+    else:
+        name = arithmetic.estimator
+        yield Lines([f"{name}: {arithmetic.words}" if arithmetic.words else name])
+        if arithmetic.formula:
+            yield Lines(arithmetic.formula, formula=True)
+        if arithmetic.steps:
+            yield Lines(arithmetic.steps)
+        yield _agreement(arithmetic)
+    yield Pairs(
+        [
+            ("advantage", f"{advantage.value:+.6g}"),
+            (
+                "group",
+                f"mean {shown(advantage.group_mean)}, deviation {shown(advantage.group_std)}",
+            ),
+            ("informative", shown(advantage.informative)),
+            ("kept for the update", shown(advantage.kept)),
+        ]
+    )
+
+
+def _agreement(arithmetic: Arithmetic) -> Verdict:
+    of = f"computed again from {arithmetic.from_rollouts} stored rollouts: {shown(arithmetic.computed, 6)}"
+    if arithmetic.agrees is None:
+        return Verdict(f"not computed again: {arithmetic.problem}", None)
+    if arithmetic.agrees:
+        return Verdict(f"{of}, as stored", True)
+    return Verdict(f"{of}; {arithmetic.problem}", False)
+
+
+def _update_parts(update: Update | None, facts: RolloutFacts) -> Iterator[Part]:
+    if update is None:
+        yield Lines(["nothing is known of an update yet"])
+        return
+    if not update.trained:
+        yield Verdict(f"not trained on: {update.reason or 'no reason was stored'}", None)
+    if update.loss:
+        yield Lines([f"{update.loss}: {update.words}" if update.words else update.loss])
+    if not update.trained:
+        return
+    spread = f"{number(update.ratio_mean)} on average, {number(update.ratio_min)} to {number(update.ratio_max)}"
+    marked = all(token.clipped is not None for token in facts.tokens)
+    clipped = share(update.clipped_fraction)
+    pairs = [
+        ("ratio", spread),
+        (
+            "clipped",
+            f"{clipped} of its tokens"
+            + ("" if marked or not update.clipped_fraction else "; which, is not stored"),
+        ),
+        ("share of the loss", share(update.loss_share)),
+    ]
+    if update.kl is not None:
+        pairs.append(("KL a token", f"{shown(update.kl)} nats"))
+    if update.rollout_weight is not None:
+        pairs.append(("rollout correction", f"weight {shown(update.rollout_weight)} on average"))
+    yield Pairs(pairs)
+
+
+# --- a group, a prompt, a policy ------------------------------------------------------------------
 
 
 def _group(facts: GroupFacts) -> Page:
@@ -86,7 +285,11 @@ def _prompt(facts: PromptFacts) -> Page:
     )
     if facts.occurrences and facts.right_column:
         parts.append(
-            Lines([f"right: share of the sampled answers whose {facts.right_column} is 1"])
+            Lines(
+                [
+                    f"right: share of the sampled answers whose {facts.right_column} is at least {RIGHT_FROM:g}"
+                ]
+            )
         )
     if facts.missing:
         parts.append(Lines(facts.missing))
@@ -176,7 +379,7 @@ def _trained_on(facts: PolicyFacts) -> list[Part]:
         ("mean reward", shown(found.mean_reward)),
         (
             "table",
-            f"{found.origin.path}, content {found.origin.content_hash[:DIGEST]}, md5 {found.origin.md5 or NOTHING}",
+            f"{found.origin.path}, content {digits(found.origin.content_hash)}, md5 {found.origin.md5 or NOTHING}",
         ),
     ]
     parts: list[Part] = [Pairs(pairs)]

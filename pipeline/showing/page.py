@@ -26,7 +26,7 @@ from pipeline.showing.sections import (
     Verdict,
     level_of,
 )
-from pipeline.showing.visible import NEWLINE, PICTURES, TAB, visible
+from pipeline.visible import NEWLINE, PICTURES, TAB, visible
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 SIGNS = re.compile(f"‹U\\\\+[0-9A-F]{{4,6}}›|[{NEWLINE}{TAB}{''.join(PICTURES.values())}]")

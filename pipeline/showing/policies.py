@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from pipeline.ancestry import updates_to
 from pipeline.artifacts import path_of, read_facts, read_json
 from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
 from pipeline.showing.chain import Chain
 from pipeline.showing.facts import Evaluation, Number, PolicyFacts, TrainedOn
 from pipeline.showing.finding import Found
-from pipeline.showing.mlflow_run import tracked
-from pipeline.showing.provenance import made_by, missing_of, origin_of
+from pipeline.showing.provenance import made_by, missing_of, origin_of, tracked
 from pipeline.showing.tables import Stored, stored
 
 
@@ -93,13 +93,10 @@ def _reference(key: str, chain: Chain) -> str:
 
 
 def _steps_back(digest: str, chain: Chain) -> int | None:
-    """Updates between the base and this policy, by what each of them read."""
-    makers = {chain.digest(key): key for key in chain.keys}
-    count = 0
-    while makers.get(digest) not in (None, BASE_KEY) and count <= len(makers):
-        inputs = chain.info("update_policy", makers[digest]).get("inputs", {})
-        digest, count = str(inputs.get("policies", "")), count + 1
-    return count if makers.get(digest) == BASE_KEY else None
+    """Updates between the base and this policy that changed something; None if the way does not end at the base."""
+    way = updates_to(digest, (chain.info("update_policy", key) for key in chain.keys))
+    first = way[-1]["inputs"]["policies"] if way else digest
+    return len(way) if first == chain.digest(BASE_KEY) else None
 
 
 def _trained_on(key: str, chain: Chain) -> TrainedOn | None:

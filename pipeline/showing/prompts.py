@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pipeline.artifacts import keys_of
+from pipeline.artifacts import keys_of, path_of
 from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
-from pipeline.ids import group_id_of
+from pipeline.evaluation import RIGHT_FROM
+from pipeline.ids import group_id_of, parts_of_group
 from pipeline.showing.answers import Group, answer_of
 from pipeline.showing.chain import Chain
 from pipeline.showing.decoding import Decoder
 from pipeline.showing.facts import Answer, Occurrence, Piece, Prompt, PromptFacts
-from pipeline.showing.finding import DATA, EVALUATION
+from pipeline.showing.finding import DATA
 from pipeline.showing.tables import Stored, row_of, stored
 
 OWN = ("iteration", "group_id", "prompt_id", "messages", "prompt", "prompt_token_ids")
@@ -82,7 +83,7 @@ def prompt_facts(prompt_id: str, chain: Chain, over_time: bool) -> PromptFacts:
     if not (occurrences or asked or place):
         raise ArtifactError(f"there is no prompt {prompt_id!r} in the tables on disk")
     missing = [
-        f"rollouts of {key} are not on disk; {chain.fetch(f'artifacts/rollouts/{key}.parquet')}"
+        f"rollouts of {key} are not on disk; {chain.fetch(path_of('rollouts', key).as_posix())}"
         for key, item in zip(asked, found, strict=True)
         if item is None
     ]
@@ -149,7 +150,7 @@ def _in_evaluation(prompt_id: str, key: str, right: str, over_time: bool) -> Ite
         yield Occurrence(
             group_id=group_id,
             iteration=key,
-            evaluation_set=group_id.removeprefix(EVALUATION).rsplit("/", 2)[0],
+            evaluation_set=parts_of_group(group_id).evaluation_set,
             rollouts=len(sampled),
             mean_reward=_mean([row["reward"] for row in sampled]),
             right=_share_right(sampled, right),
@@ -171,5 +172,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _share_right(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
-    known = [float(row[column] == 1.0) for row in rows if row.get(column) is not None]
+    known = [float(row[column] >= RIGHT_FROM) for row in rows if row.get(column) is not None]
     return fmean(known) if known else None

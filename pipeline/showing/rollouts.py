@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.errors import ArtifactError
+from pipeline.ids import parts_of_group
 from pipeline.showing.answers import TRAINING, Group, Row, rewards_of
 from pipeline.showing.arithmetic import COLUMNS, arithmetic_of
 from pipeline.showing.chain import Chain
 from pipeline.showing.clipping import Objective, with_clips, with_ratios
 from pipeline.showing.decoding import Decoder, decoder_for
 from pipeline.showing.facts import Advantage, Provenance, RolloutFacts, Token, Update
-from pipeline.showing.finding import EVALUATION, Found
+from pipeline.showing.finding import Found
 from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
 from pipeline.showing.provenance import missing_of, of_evaluation, of_training
 from pipeline.showing.tables import Stored, stored
@@ -36,7 +37,7 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
     advantage, update = group.row("advantages", found.id), group.row("updates", found.id)
     provenance = provenance_of(group, own["policy_digest"], chain)
     objective = Objective.of(chain.settings("update_policy", found.key))
-    decoder, said = decoder_for(provenance.policy_in.key)
+    decoder, said = decoder_for(provenance.policy_in.key, chain)
     tokens, decoded = _decoded(
         _tokens(own, group.row("logprobs", found.id), update, advantage), own, decoder, said
     )
@@ -49,7 +50,7 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
     return RolloutFacts(
         rollout_id=found.id,
         group_id=group.id,
-        evaluation_set=evaluation_set_of(group.id),
+        evaluation_set=parts_of_group(group.id).evaluation_set,
         sample_index=own["sample_index"],
         greedy=own["greedy"],
         seed=own["seed"],
@@ -81,13 +82,6 @@ def provenance_of(group: Group, policy_digest: str, chain: Chain) -> Provenance:
     tables = [*([prompts] if prompts else []), group.completions, *group.others.values()]
     missing = missing_of(("prompts", *TRAINING), group.key, chain)
     return of_training(group.key, policy_digest, tables, chain, missing)
-
-
-def evaluation_set_of(group_id: str) -> str:
-    """Name of the set; empty in training."""
-    if not group_id.startswith(EVALUATION):
-        return ""
-    return group_id.removeprefix(EVALUATION).rsplit("/", 2)[0]
 
 
 def _tokens(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Token]:

@@ -1,4 +1,4 @@
-"""A lineage as a Mermaid graph: a box per artifact and iteration, an arrow from what was read to what was made.
+"""A lineage, or what used a thing, as a Mermaid graph: an arrow from what was read to what was made.
 
 Labels are quoted, and what could end them, or be read as HTML or as Markdown, is written as an entity
 (mermaid.js.org/syntax/flowchart.html, "Entity codes to escape characters").
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.config import BASE_KEY
+from pipeline.hashing import short
 from pipeline.tracing.links import Lineage, Link, Part
+from pipeline.tracing.uses import Uses
 
-SHORT = 8
-"""Digits shown of a digest."""
 PLAIN = frozenset(" .,:+-/=()@")
 """Characters beside letters and digits that mean nothing in a label."""
 BREAK = "<br/>"
 
 
 def mermaid(lineage: Lineage) -> str:
-    """The graph as text."""
+    """A box per artifact and iteration."""
     lines = [
         "flowchart LR",
         _box("data", "training prompts", ", ".join(part.name for part in lineage.sources)),
-        _box(_policy(BASE_KEY), f"base policy {lineage.base}", lineage.base_policy[:SHORT]),
+        _box(_policy(BASE_KEY), f"base policy {lineage.base}", short(lineage.base_policy)),
         "  data --> " + _policy(BASE_KEY),
     ]
     for link in lineage.links:
@@ -31,12 +31,26 @@ def mermaid(lineage: Lineage) -> str:
     return "\n".join(lines) + "\n"
 
 
+def mermaid_of_uses(uses: Uses) -> str:
+    """The thing, a box per step that used it, and one per policy that came of it."""
+    lines = ["flowchart LR", _box("thing", uses.thing)]
+    names: dict[str, list[str]] = {key: [_policy(key)] for key in uses.policies}
+    for number, use in enumerate(uses.uses):
+        names.setdefault(use.step, []).append(f"step_{number}")
+        lines += [_box(f"step_{number}", use.step, use.how), f"  thing --> step_{number}"]
+    lines += [_box(_policy(key), f"policy {key}") for key in uses.policies]
+    lines += [
+        f"  {name} --> {_policy(made)}" for source, made in uses.arrows for name in names[source]
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _boxes(link: Link) -> Iterator[str]:
     key = link.key
     rows = f"{link.rows:,} rows"
-    yield _box(f"prompts_{key}", f"prompts {key}", link.prompts_hash[:SHORT])
+    yield _box(f"prompts_{key}", f"prompts {key}", short(link.prompts_hash))
     yield _box(
-        f"rollouts_{key}", f"rollouts {key}", rows, link.rollouts_hash[:SHORT], link.engine.name
+        f"rollouts_{key}", f"rollouts {key}", rows, short(link.rollouts_hash), link.engine.name
     )
     yield _box(f"scores_{key}", f"scores {key}", *(_weighted(part) for part in link.rewards))
     if link.reference_used:
@@ -44,7 +58,7 @@ def _boxes(link: Link) -> Iterator[str]:
     yield _box(f"advantages_{key}", f"advantages {key}", link.estimator.name)
     means = [f"{name} {scores['mean']:.3f}" for name, scores in link.evaluation.items()]
     yield _box(
-        _policy(key), f"policy {key}", link.policy[:SHORT], link.recipe, link.loss.name, *means
+        _policy(key), f"policy {key}", short(link.policy), link.recipe, link.loss.name, *means
     )
 
 

@@ -11,17 +11,19 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.ancestry import infos_of, policy_digest
+from pipeline.ancestry import infos_of, policy_digest, updates_to
 from pipeline.artifacts import ROOT, path_of
 from pipeline.code import code_hashes
 from pipeline.config import BASE_KEY, labels_of
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.hashing import short
+from pipeline.ids import order_of
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 
 COMMAND = "rollbook lineage"
-SHORT = 12
-"""Digits shown of a hash in sentences."""
 JUDGED = "judged"
+LOOKING = ("evaluate_policy@", f"{RESCORE_STAGE}@")
+"""Steps that no policy comes of."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ class Uses:
         thing: as it was asked for, written out.
         uses: steps that used it themselves, in order.
         policies: iterations whose policy was made with it or from one that was, oldest first.
+        arrows: from a step that used it, or from the nearest of these policies, to a policy that came of it.
     """
 
     thing: str
     uses: Sequence[Use]
     policies: Sequence[str]
+    arrows: Sequence[tuple[str, str]]
 
     def as_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -70,7 +74,7 @@ def uses_of(thing: str) -> Uses:
         hint = nearest(kind, (f"{each}:NAME" for each in KINDS))
         raise ConfigError([Problem("--uses", f"{thing!r} cannot be read; {hint}")], COMMAND)
     shown, found, trains = KINDS[kind](name, _Steps())
-    return Uses(f"{kind}:{shown}", found, _policies_after(found, trains))
+    return Uses(f"{kind}:{shown}", found, *_policies_after([use for use in found if trains(use)]))
 
 
 class _Steps:
@@ -87,10 +91,10 @@ class _Steps:
         every = [(info, "") for infos in self.by_stage.values() for info in infos]
         every += [(info, name) for name, infos in self.rescores.items() for info in infos]
 
-        def place(item: tuple[dict[str, Any], str]) -> tuple[str, str, int]:
+        def place(item: tuple[dict[str, Any], str]) -> tuple[tuple[str, str], int]:
             info, _ = item
             stage = stages.index(info["stage"]) if info["stage"] in stages else len(stages)
-            return info["iteration"][-4:], info["iteration"], stage
+            return order_of(info["iteration"]), stage
 
         for info, name in sorted(every, key=place):
             yield _address(info, name), info
@@ -145,13 +149,14 @@ def _data(name: str, steps: _Steps) -> _Found:
         key, stage = info["iteration"], info["stage"]
         known |= set(info["files"])
         if name in info["files"]:
-            uses.append(Use(address, key, f"read version {info['files'][name][:SHORT]}"))
+            uses.append(Use(address, key, f"read version {short(info['files'][name])}"))
         if stage == "prepare_prompts" and labels & info["settings"]["source_weights"].keys():
             uses.append(Use(address, key, _drawn(key, labels)))
         if stage == "evaluate_policy" and sets and info["settings"].get("wanted", True):
             uses.append(Use(address, key, "judged on it"))
     _refuse_unknown("data", name, uses, known)
-    return name, uses, lambda use: not use.step.startswith(("evaluate_policy@", "prepare_data@"))
+    # That data was prepared says nothing of who was asked it.
+    return name, uses, lambda use: _trains(use) and not use.step.startswith("prepare_data@")
 
 
 def _labelled(specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -192,9 +197,9 @@ def _code(name: str, steps: _Steps) -> _Found:
     for address, info in steps:
         if (version := info["code"].get(file)) is not None:
             now = "as it is now" if version == today else "another than now"
-            uses.append(Use(address, info["iteration"], f"ran version {version[:SHORT]}, {now}"))
+            uses.append(Use(address, info["iteration"], f"ran version {short(version)}, {now}"))
     _refuse_unknown("code", name, uses, known)
-    return file, uses, lambda use: not use.step.startswith(("evaluate_policy@", RESCORE_STAGE))
+    return file, uses, _trains
 
 
 READ_AS = {
@@ -222,11 +227,12 @@ def _policy(name: str, steps: _Steps) -> _Found:
             if role not in ONLY_IF or info["settings"].get(ONLY_IF[role]):
                 how = READ_AS.get(role, "computed with an adapter on it")
                 uses.append(Use(address, info["iteration"], how))
-    return (
-        f"{name} ({digest[:SHORT]})",
-        uses,
-        lambda use: not use.step.startswith("evaluate_policy@"),
-    )
+    return f"{name} ({short(digest)})", uses, _trains
+
+
+def _trains(use: Use) -> bool:
+    """Whether what a step made goes into the policy of its iteration; evaluations and re-scores only look at it."""
+    return not use.step.startswith(LOOKING)
 
 
 KINDS: Mapping[str, Callable[[str, _Steps], _Found]] = {
@@ -237,24 +243,26 @@ KINDS: Mapping[str, Callable[[str, _Steps], _Found]] = {
 }
 
 
-def _policies_after(uses: Sequence[Use], trains: Callable[[Use], bool]) -> list[str]:
-    """Iterations whose policy has a use among its ancestors; all, if the base policy or the data came of it."""
-    direct = {use.key for use in uses if trains(use)}
-    made = {
-        info["outputs"]["policies"]: info for info in infos_of("update_policy") if info["outputs"]
+def _policies_after(uses: Sequence[Use]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Iterations whose policy has one of these uses among its ancestors, and what each came of.
+
+    All of them, if the base policy came of it.
+    """
+    steps: dict[str, list[str]] = {}
+    for use in uses:
+        steps.setdefault(use.key, []).append(use.step)
+    infos = {info["iteration"]: info for info in infos_of("update_policy") if info["outputs"]}
+    ways = {
+        key: [each["iteration"] for each in updates_to(info["inputs"]["policies"], infos.values())]
+        for key, info in infos.items()
     }
-
-    def came_of_it(info: Mapping[str, Any]) -> bool:
-        seen: set[str] = set()
-        while info["iteration"] not in (direct | seen):
-            seen.add(info["iteration"])
-            if info["inputs"]["policies"] not in made:
-                return BASE_KEY in direct
-            info = made[info["inputs"]["policies"]]
-        return info["iteration"] in direct
-
-    found = [info["iteration"] for info in made.values() if came_of_it(info)]
-    return sorted(found, key=lambda key: (key[-4:], key))
+    found = [key for key, way in ways.items() if steps.keys() & {BASE_KEY, key, *way}]
+    arrows: list[tuple[str, str]] = []
+    for key in found:
+        before = next((each for each in ways[key] if each in found), None)
+        from_base = [before] if before else steps.get(BASE_KEY, [])
+        arrows += [(each, key) for each in (*from_base, *steps.get(key, []))]
+    return found, arrows
 
 
 def _address(info: Mapping[str, Any], rescore: str) -> str:

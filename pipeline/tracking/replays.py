@@ -22,14 +22,14 @@ class ReplayMark:
         key: of the iteration.
         name: of the step in names of tags and metrics, such as `update_policy`.
         tags: by what they say: verdict, when, first difference.
-        differing: outputs that differ.
+        differing: outputs that differ; None if nothing is known of them.
         at_ms: when, milliseconds since 1970.
     """
 
     key: str
     name: str
     tags: Mapping[str, str]
-    differing: int
+    differing: int | None
     at_ms: int
 
 
@@ -68,6 +68,7 @@ def _runs(store: Store, params: Params) -> Iterator[tuple[str, list[str]]]:
 def _mark(store: Store, run_id: str, mark: ReplayMark) -> None:
     name = f"replay/{mark.name}/differing_outputs"
     tags = {f"replay.{mark.name}.{what}": text for what, text in mark.tags.items()}
-    points = chain_runs.metrics_at({name: float(mark.differing)}, 0, mark.at_ms)
+    numbers = {} if mark.differing is None else {name: float(mark.differing)}
+    points = chain_runs.metrics_at(numbers, 0, mark.at_ms)
     points = [point for point in points if point.key == name]
     chain_runs.log(store.client, run_id, points, tags=tags)

@@ -18,11 +18,11 @@ from pipeline.artifacts import (
     refuse_other,
 )
 from pipeline.errors import ArtifactError
-from pipeline.hashing import FACTS_FILE, digest_of_files, sha256_of
+from pipeline.hashing import FACTS_FILE, digest_of_files, sha256_of, short
 from pipeline.plan import load_stage
 from pipeline.stage import Output as Declared
 from pipeline.stage import Stage
-from pipeline.verifying.finding import Finding, restore, short
+from pipeline.verifying.finding import Finding, restore
 from pipeline.verifying.places import Stored
 from pipeline.verifying.recorded import Step
 from pipeline.verifying.stored_bytes import HashedFiles

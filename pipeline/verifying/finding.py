@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-SHORT = 12
-"""Digits shown of a hash in sentences; `Finding` holds them whole."""
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -16,7 +13,7 @@ class Finding:
     Attributes:
         path: of the output, or of the file inside of it.
         what: one sentence about it.
-        expected, found: the two things that differ, in full.
+        expected, found: the two things that differ, hashes in full.
         mend: what to type, or empty.
     """
 
@@ -29,11 +26,6 @@ class Finding:
     def as_json(self) -> Mapping[str, str]:
         """As JSON values."""
         return asdict(self)
-
-
-def short(digest: str) -> str:
-    """The first digits of a hash."""
-    return digest[:SHORT]
 
 
 def restore(path: str, source: str) -> str:

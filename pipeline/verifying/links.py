@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +11,10 @@ import pyarrow.parquet as pq
 from pipeline.artifacts import Facts, is_table, path_of, read_json
 from pipeline.config import BASE_KEY, Params
 from pipeline.errors import ArtifactError
+from pipeline.hashing import short
 from pipeline.policies.adapters import BASE_FILE
 from pipeline.verifying.contents import Read
-from pipeline.verifying.finding import Finding, restore, short
+from pipeline.verifying.finding import Finding, restore
 from pipeline.verifying.places import Stored
 from pipeline.verifying.recorded import Recorded
 
@@ -65,6 +65,14 @@ def digest_findings(
     return findings, list(stale)
 
 
+class _UnreadableError(Exception):
+    """A table that cannot be looked into; carries what is said of it."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+
 class Ids:
     """Columns of stored tables, read once, and what they say of each other."""
 
@@ -75,36 +83,34 @@ class Ids:
 
     def findings(self, read: Read) -> Iterator[Finding]:
         """What is wrong in the tables that a step made."""
-        entry = read.step.entry
         for item in read.stage.outputs:
-            path = item.path(entry.key).as_posix()
+            path = item.path(read.step.entry.key).as_posix()
             if path not in self._facts:
                 continue
-            if is_table(item.kind) and item.kind != "data":
-                yield from self._iteration(read, path)
-            if item.kind in MADE_BY and read.info:
-                yield from self._policy(read, path)
-            family = item.kind.partition("/")[0]
-            if family in (*SAME_ROLLOUTS, "rescores"):
-                yield from self._same(
-                    read, path, path_of("rollouts", entry.key).as_posix(), "rollout_id"
-                )
-            if family == "logprobs" and self._rows(path):
-                yield from self._same(
-                    read, path, path_of("rollouts", entry.key).as_posix(), "rollout_id"
-                )
-            if family == "rollouts":
-                yield from self._same(
-                    read, path, path_of("prompts", entry.key).as_posix(), "group_id"
-                )
-            if family in ("prompts", "evaluations") and read.info:
-                data = path_of("data", "train" if family == "prompts" else "evaluation").as_posix()
-                made_from = self._facts.get(data)
-                if made_from and made_from.content_hash == read.info["inputs"].get("data"):
-                    yield from self._among(read, path, data, "prompt_id")
-            if family == "history" and entry.key != BASE_KEY:
-                prompts = path_of("prompts", entry.key).as_posix()
-                yield from self._among(read, prompts, path, "prompt_id")
+            try:
+                yield from self._of_output(read, item.kind, path)
+            except _UnreadableError as error:
+                yield error.finding
+
+    def _of_output(self, read: Read, kind: str, path: str) -> Iterator[Finding]:
+        """What is wrong in one of the tables of a step."""
+        key, family = read.step.entry.key, kind.partition("/")[0]
+        rollouts, prompts = (path_of(each, key).as_posix() for each in ("rollouts", "prompts"))
+        if is_table(kind) and kind != "data":
+            yield from self._iteration(read, path)
+        if kind in MADE_BY and read.info:
+            yield from self._policy(read, path)
+        if family in (*SAME_ROLLOUTS, "rescores") or (family == "logprobs" and self._rows(path)):
+            yield from self._same(read, path, rollouts, "rollout_id")
+        if family == "rollouts":
+            yield from self._same(read, path, prompts, "group_id")
+        if family in ("prompts", "evaluations") and read.info:
+            data = path_of("data", "train" if family == "prompts" else "evaluation").as_posix()
+            made_from = self._facts.get(data)
+            if made_from and made_from.content_hash == read.info["inputs"].get("data"):
+                yield from self._among(read, path, data, "prompt_id")
+        if family == "history" and key != BASE_KEY:
+            yield from self._among(read, prompts, path, "prompt_id")
 
     def _iteration(self, read: Read, path: str) -> Iterator[Finding]:
         key = read.step.entry.key
@@ -142,16 +148,30 @@ class Ids:
             )
 
     def _rows(self, path: str) -> int:
-        return int(pq.read_metadata(self._file(path)).num_rows)
+        return len(self._column(path, "rollout_id"))
 
     def _column(self, path: str, name: str) -> pa.ChunkedArray:
-        return pq.read_table(self._file(path), columns=[name]).column(name)
+        """A column of ids.
 
-    def _file(self, path: str) -> Path:
+        Raises:
+            _UnreadableError: if there is none; where bytes are believed, nobody has looked yet.
+        """
         file = self._stored[path].content
-        if file is None:
-            raise ArtifactError(f"{path}: is not here")
-        return file
+        try:
+            if file is None:
+                raise FileNotFoundError("it is no file")
+            with pq.ParquetFile(file) as table:
+                schema = table.schema_arrow
+                if name in schema.names and pa.types.is_string(schema.field(name).type):
+                    return table.read([name]).column(name)
+        except (pa.ArrowException, OSError) as error:
+            said = " ".join(str(error).split())
+            raise self._unreadable(path, f"cannot be read: {said}") from None
+        raise self._unreadable(path, f"lacks the column {name!r}, or it holds no texts")
+
+    def _unreadable(self, path: str, what: str) -> _UnreadableError:
+        mend = restore(path, self._stored[path].output.source)
+        return _UnreadableError(Finding(path, what, "a table of its kind", "", mend))
 
 
 def adapter_findings(
@@ -162,7 +182,12 @@ def adapter_findings(
         path = path_of("policies", read.step.entry.key).as_posix()
         if path not in read.facts or BASE_FILE not in stored[path].members:
             continue
-        named = read_json(stored[path].members[BASE_FILE])
+        try:
+            named = read_json(stored[path].members[BASE_FILE])
+        except ArtifactError as error:
+            mend = restore(path, read.step.source)
+            yield Finding(f"{path}/{BASE_FILE}", error.message, "an adapter's base", "", mend)
+            continue
         base, digest = path_of("policies", str(named.get("key"))), str(named.get("digest"))
         found = facts.get(base.as_posix())
         if found is not None and found.content_hash != digest:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.dvc_cache import FOLDER_SUFFIX, cached_path, is_folder, members
 from pipeline.errors import ArtifactError
 from pipeline.hashing import files_in, md5_of
+from pipeline.verifying.finding import Finding, checkout
 from pipeline.verifying.recorded import Output
 
 
@@ -47,6 +48,7 @@ class Stored:
         added: names of files in its folder that do not belong to it.
         unlisted: whether DVC's listing of the folder is not here, or damaged; its files are then those of the
             workspace, without their md5.
+        misplaced: whether the workspace holds a file where a folder belongs, or a folder where a file does.
     """
 
     output: Output
@@ -54,6 +56,7 @@ class Stored:
     lacking: Sequence[str] = ()
     added: Sequence[str] = ()
     unlisted: bool = False
+    misplaced: bool = False
 
     @property
     def in_workspace(self) -> bool:
@@ -89,8 +92,9 @@ class Stored:
 def find(output: Output) -> Stored:
     """Where an output lies. Reads nothing but the listing of a folder."""
     here = Path(output.path)
+    misplaced = here.exists() and here.is_dir() != is_folder(output.md5)
     if not is_folder(output.md5):
-        return Stored(output, [_file("", output.md5, here, output.cached)])
+        return Stored(output, [_file("", output.md5, here, output.cached)], misplaced=misplaced)
     listing = cached_path(output.md5)
     found = {file.relative_to(here).as_posix(): file for file in files_in(here)}
     own = StoredFile("", output.md5.removesuffix(FOLDER_SUFFIX), None, _if_there(listing), listing)
@@ -100,7 +104,7 @@ def find(output: Output) -> Stored:
         listed = None
     if listed is None:
         files = [StoredFile(name, "", file, None, None) for name, file in found.items()]
-        return Stored(output, [*([own] if own.cache else []), *files], unlisted=True)
+        return Stored(output, [*([own] if own.cache else []), *files], (), (), True, misplaced)
     files = [_file(name, md5, here / name, output.cached) for name, md5 in listed.items()]
     there = here.is_dir()
     return Stored(
@@ -108,7 +112,17 @@ def find(output: Output) -> Stored:
         [own, *files],
         lacking=sorted(listed.keys() - found.keys()) if there else (),
         added=sorted(found.keys() - listed.keys()),
+        misplaced=misplaced,
     )
+
+
+def misplaced_findings(stored: Stored) -> Iterator[Finding]:
+    """Says of a file where a folder belongs, or the other way round, how it is put right."""
+    if stored.misplaced:
+        kinds = ("a folder", "a file") if is_folder(stored.output.md5) else ("a file", "a folder")
+        path, source = stored.output.path, stored.output.source
+        what = f"the workspace holds {kinds[1]} here; {source} says that it is {kinds[0]}"
+        yield Finding(path, what, *kinds, checkout(path))
 
 
 def _file(name: str, md5: str, here: Path, cached: bool) -> StoredFile:

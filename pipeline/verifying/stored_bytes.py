@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.artifacts import FOLDERS
 from pipeline.dvc_cache import FOLDER_SUFFIX, folder_md5
+from pipeline.plan import PLAN_FILE, same_training_plan
 from pipeline.process import processors
 from pipeline.verifying.finding import Finding, checkout
 from pipeline.verifying.places import Stored, StoredFile
@@ -46,10 +47,15 @@ class HashedFiles:
         self._wanted: dict[tuple[int, int], tuple[Path, bool]] = {}
         self._inode: dict[Path, tuple[int, int]] = {}
         self._hashes: dict[tuple[int, int], Hashes] = {}
+        self._gone: dict[Path, Hashes] = {}
         for each in stored:
             with_sha256 = Path(each.output.path).parent.name in FOLDERS
             for file in paths_of(each):
-                stat = file.stat()
+                try:
+                    stat = file.stat()
+                except OSError as error:  # it was there a moment ago
+                    self._gone[file] = Hashes(_unreadable(error), "", 0)
+                    continue
                 inode = self._inode[file] = (stat.st_dev, stat.st_ino)
                 also = self._wanted.get(inode, (file, False))[1]
                 self._wanted[inode] = (file, with_sha256 or also)
@@ -67,11 +73,12 @@ class HashedFiles:
                 done(1, hashes.size)
 
     def __getitem__(self, file: Path) -> Hashes:
-        return self._hashes[self._inode[file]]
+        return self._gone[file] if file in self._gone else self._hashes[self._inode[file]]
 
     def are_one(self, one: Path, other: Path) -> bool:
         """Whether two names are one file."""
-        return self._inode[one] == self._inode[other]
+        both = (self._inode.get(one), self._inode.get(other))
+        return None not in both and both[0] == both[1]
 
     @property
     def count(self) -> int:
@@ -111,7 +118,7 @@ def byte_findings(
     for name in stored.added:
         what = f"the folder in the workspace holds it; {output.source} does not list it"
         yield Finding(f"{output.path}/{name}", what, "nothing", "a file", restore)
-    if stored.unlisted and stored.in_workspace:
+    if stored.unlisted and stored.in_workspace and not stored.misplaced:
         md5s = {file.name: hashed[file.workspace].md5 for file in stored.files if file.workspace}
         found = folder_md5(md5s)
         if found != output.md5:
@@ -133,6 +140,8 @@ def _of_file(
     )
     if not here and not kept:
         return
+    if not kept and _is_planned_anew(output, file):
+        return
     one = file.workspace and file.cache and hashed.are_one(file.workspace, file.cache)
     both = "in the workspace and in DVC's cache" + (", which are one file" if one else "")
     where = both if here and kept else "in the workspace" if here else "in DVC's cache"
@@ -147,6 +156,13 @@ def _of_file(
         found,
         _mend(output, file, here, kept),
     )
+
+
+def _is_planned_anew(output: Output, file: StoredFile) -> bool:
+    """Whether all that is new is what `rollbook rescore --stage` has written into the plan since."""
+    if output.path != PLAN_FILE.as_posix() or file.workspace is None or file.cache is None:
+        return False
+    return same_training_plan(file.workspace, file.cache)
 
 
 def _only(*candidates: tuple[Path | None, bool]) -> Path:
@@ -198,5 +214,9 @@ def _hashes(file: Path, with_sha256: bool) -> Hashes:
                     sha.update(chunk)
                 size += len(chunk)
     except OSError as error:
-        return Hashes(f"{UNREADABLE} ({error.strerror})", "", size)
+        return Hashes(_unreadable(error), "", size)
     return Hashes(md5.hexdigest(), sha.hexdigest() if with_sha256 else "", size)
+
+
+def _unreadable(error: OSError) -> str:
+    return f"{UNREADABLE} ({error.strerror})"

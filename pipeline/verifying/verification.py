@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config import Params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.plan import DECLARED_STAGES
 from pipeline.process import processors
 from pipeline.progress import Progress
 from pipeline.running_steps import running_steps
 from pipeline.verifying.contents import METRICS, Read, read_step
 from pipeline.verifying.finding import Finding
 from pipeline.verifying.links import Ids, adapter_findings, digest_findings
-from pipeline.verifying.places import Stored, find
+from pipeline.verifying.places import Stored, find, misplaced_findings
 from pipeline.verifying.recorded import Recorded, read_recorded
 from pipeline.verifying.stored_bytes import HashedFiles, byte_findings
 
-DECLARED = (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)
-"""Stages whose inputs and outputs are declared; the others make no tables."""
 SHOWN = 3
 
 
@@ -82,13 +80,16 @@ def verify(params: Params, fast: bool = False) -> Verification:
             hashed.read(bar.update)
     whose = _paths_by_md5(stored)
     by_path = {
-        path: [] if hashed is None else list(byte_findings(each, hashed, whose))
+        path: [
+            *misplaced_findings(each),
+            *([] if hashed is None else byte_findings(each, hashed, whose)),
+        ]
         for path, each in stored.items()
     }
     findings += [finding for found in by_path.values() for finding in found]
     damaged = {path for path, found in by_path.items() if found}
     with ThreadPoolExecutor(processors()) as pool:
-        declared = [step for step in steps if step.entry.stage in DECLARED]
+        declared = [step for step in steps if step.entry.stage in DECLARED_STAGES]
         reads = list(pool.map(lambda step: read_step(step, stored, damaged, hashed), declared))
     findings += [finding for read in reads for finding in read.findings]
     wrong = {finding.path for finding in findings}

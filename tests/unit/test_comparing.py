@@ -116,7 +116,7 @@ def test_names_of_commits_experiments_and_iterations(project: Path) -> None:
             "no commit, branch, tag or experiment 'nobody'; experiments: faster",
         ),
         ("--all", RollbookError, "'--all'"),
-        ("first:own0003", ConfigError, "first .* has no iteration 'own0003'"),
+        ("first:own0003", ConfigError, "first .* has no iteration or recipe 'own0003'"),
         ("i0009", RollbookError, "'i0009'"),
     ):
         with pytest.raises(error, match=message):
@@ -192,7 +192,7 @@ def test_hostile_answers_are_shown_escaped(copy: Path) -> None:
     evaluate("i0002", [["3", "3"]])
     said = _said("i0002", "i0003")
     assert "changed sides: 0 right in B only, 1 right in A only" in said
-    assert "\x1b" not in said and "'\\x1b[31m[bold]'" in said
+    assert "\x1b" not in said and "'␛[31m[bold]'" in said
 
 
 def test_as_json(project: Path) -> None:
@@ -203,3 +203,40 @@ def test_as_json(project: Path) -> None:
     assert facts["changed"][0]["answers"][1] == {"mean": 1, "text": "9", "reward": 1}
     assert facts["recipes"][0]["settings"][0]["values"] == ["0.0003", "0.001"]
     assert facts["sides"][0]["curves"][3]["mean"] == 0.6
+
+
+def test_recipes_are_compared_by_the_latest_policies_trained_under_them(project: Path) -> None:
+    found = _compared("grpo", "gentler")
+    assert [side.key for side in found.sides] == ["i0003", "own0003"]
+    assert [side.recipe for side in found.sides] == ["grpo", "gentler"]
+    [_, last] = found.stretches
+    assert [each.place for each in last.settings] == ["update_policy.learning_rate"]
+    assert found.last_recipes == []  # the last step says it
+    assert side_of("first:grpo").key == side_of("first").key == "i0003"
+    shorter = _compared("i0002", "gentler")
+    assert [(each.place, each.values) for each in shorter.last_recipes] == [
+        ("update_policy.learning_rate", ("0.001", "0.0001"))
+    ]
+    assert "Recipes of i0002 and own0003 differ in" in _said("i0002", "gentler")
+
+
+def test_a_recipe_that_no_policy_was_trained_under(copy: Path) -> None:
+    edit(recipes__idle={"extends": "grpo"}, recipes__waiting={"extends": "grpo"})
+    edit(iterations__i0004={"previous": "i0003", "recipe": "waiting", "reference": "i0000"})
+    with pytest.raises(
+        ArtifactError, match="no policy of workspace was trained under recipe 'idle'"
+    ) as error:
+        side_of("idle")
+    assert "iterations under it: none; `rollbook recipe diff idle OTHER`" in error.value.hint
+    with pytest.raises(ArtifactError) as error:
+        side_of("waiting")
+    assert "iterations under it: i0004;" in error.value.hint
+    with pytest.raises(ConfigError, match="no iteration or recipe 'gentler'"):
+        side_of("first:gentler")
+
+
+def test_revisions_are_compared_whatever_became_of_the_settings(copy: Path) -> None:
+    Path("params.yaml").write_text("nothing: {to: read")
+    assert _compared("first", "main").shared == ["i0001"]
+    with pytest.raises(ConfigError):
+        side_of("i0003")

@@ -68,7 +68,6 @@ def test_a_commit_is_read_as_it_was(project: Path) -> None:
         "artifacts/evaluations/i0000.parquet": MD5S[1],
     }
     assert first.shown == f"first ({git('rev-parse', 'first')[:8]})"
-    assert first.has("evaluations", "i0001") and not first.has("evaluations", "i0002")
     head = revision_of("HEAD")
     assert list(head.md5s.values()) == [MD5S[1]] and head.params.seed == 7
     edit(seed=8)
@@ -100,12 +99,24 @@ def test_experiments_by_name(project: Path) -> None:
 
 
 def test_only_what_a_commit_has_is_written(project: Path, tmp_path: Path) -> None:
-    assert extract("first", ["sealed", "nothing"], tmp_path / "out") == ["sealed"]
+    assert extract("first", ["sealed", "nothing"], tmp_path / "out").names == ["sealed"]
     assert sorted(path.name for path in (tmp_path / "out" / "sealed").iterdir()) == [
         "i0001.dvc",
         "i0001.yaml",
     ]
-    assert extract("first", ["nothing"], tmp_path / "empty") == []
+    assert extract("first", ["nothing"], tmp_path / "empty").names == ()
+
+
+def test_names_that_git_would_quote_or_take_for_patterns(project: Path, tmp_path: Path) -> None:
+    for name in ("blätter/ä.txt", "[ab]*.txt", "a.txt"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(name)
+    git("add", "--all")
+    git("commit", "--quiet", "-m", "names")
+    found = extract("HEAD", ["blätter", "[ab]*.txt"], tmp_path / "out")
+    assert found.names == ["[ab]*.txt", "blätter"] and not found.left_out
+    files = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+    assert sorted(file.name for file in files) == ["[ab]*.txt", "ä.txt"]
 
 
 def test_outputs_that_were_not_made_or_are_not_here(project: Path) -> None:

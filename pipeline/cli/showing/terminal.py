@@ -20,7 +20,7 @@ from pipeline.showing.sections import (
     Verdict,
     level_of,
 )
-from pipeline.showing.visible import visible
+from pipeline.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,8 +18,6 @@ from pipeline.errors import ArtifactError, RollbookError
 from pipeline.tracing.graph import escaped
 from tests.unit.auditing.finished_run import HOSTILE
 
-pytestmark = pytest.mark.xdist_group("auditing")
-
 
 @pytest.fixture
 def seen(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -129,18 +127,24 @@ ARROW = re.compile(r"  (\w+) -->(?:\|\w+\|)? (\w+)")
 FRAME = re.compile(r"flowchart LR|  subgraph \w+|  end")
 
 
-def test_the_graph_connects_what_was_read_and_made(seen: Path) -> None:
-    lines = said("own0002", "--mermaid").splitlines()
+def graph(*arguments: str) -> tuple[dict[str, str], set[tuple[str, ...]]]:
+    """Boxes and arrows of a graph that has nothing else, and no box without an arrow."""
+    lines = said(*arguments, "--mermaid").splitlines()
     boxes = dict(match.groups() for line in lines if (match := BOX.fullmatch(line)))
     arrows = {match.groups() for line in lines if (match := ARROW.fullmatch(line))}
     frame = [line for line in lines if FRAME.fullmatch(line)]
     assert len(boxes) + len(arrows) + len(frame) == len(lines)
     assert {name for arrow in arrows for name in arrow} == boxes.keys()
+    return boxes, arrows
+
+
+def test_the_graph_connects_what_was_read_and_made(seen: Path) -> None:
+    boxes, arrows = graph("own0002")
     assert ("policy_i0001", "rollouts_own0002") in arrows
     assert ("policy_i0000", "logprobs_own0002") in arrows
     assert "logprobs_i0001" not in boxes
     assert boxes["policy_own0002"].startswith(
-        f"policy own0002<br/>{hash_of('policies', 'own0002')[:8]}<br/>own<br/>"
+        f"policy own0002<br/>{hash_of('policies', 'own0002')[:12]}<br/>own<br/>"
     )
 
 
@@ -232,4 +236,53 @@ def measured(key: str) -> bool:
 @pytest.mark.parametrize("thing", ["reward", "rewards:x", "data:", "numeric_answer"])
 def test_a_thing_that_cannot_be_read(seen: Path, thing: str) -> None:
     assert "cannot be read" in error("--uses", thing)
-    assert "goes with neither" in error("--uses", "reward:x", "--mermaid")
+
+
+def test_a_graph_is_no_json(seen: Path) -> None:
+    assert "does not go with --json" in error("i0001", "--mermaid", "--json")
+
+
+def record(stage: str, key: str, **content: Any) -> None:
+    """Puts other entries into a run_info."""
+    path = path_of(f"run_info/{stage}", key)
+    found = read_json(path)
+    path.unlink()
+    write_json({**found, **content}, path)
+
+
+def test_the_graph_of_what_a_thing_went_into(seen: Path) -> None:
+    boxes, arrows = graph("--uses", f"reward:{HOSTILE}")
+    assert boxes["thing"] == escaped(f"reward:{HOSTILE}")
+    steps = {text.partition("<br/>")[0]: name for name, text in boxes.items()}
+    rewarded = steps["score#95;rollouts@own0002"]
+    assert {name for source, name in arrows if source == "thing"} == {
+        name for name in boxes if name.startswith("step_")
+    }
+    assert {arrow for arrow in arrows if arrow[0] != "thing"} == {(rewarded, "policy_own0002")}
+    boxes, arrows = graph("--uses", "code:my_rewards.py")
+    assert {("policy_i0001", "policy_i0002"), ("policy_i0001", "policy_own0002")} < arrows
+    _, arrows = graph("--uses", "code:tiny.py")
+    made = {source for source, name in arrows if name == "policy_i0001" and source != "thing"}
+    assert made and all(source.startswith("step_") for source in made)
+    judged, arrows = graph("--uses", "reward:numeric_answer")
+    assert not [name for name in judged if name.startswith("policy_")]
+
+
+def test_an_update_that_changes_nothing_is_no_step_of_the_way(run: Path) -> None:
+    before = policy_digest("i0001")
+    record("update_policy", "i0002", outputs={"policies": before})
+    shutil.rmtree("artifacts/policies")
+    ancestry = ancestry_of(policy_digest("i0002"))
+    assert (ancestry.digest, [update.key for update in ancestry.updates]) == (before, ["i0001"])
+    assert facts("i0002") == facts("i0001")
+    everything = ["i0001", "i0002", "own0002"]
+    assert facts("--uses", "data:arithmetic")["policies"] == everything
+    assert facts("--uses", "code:my_rewards.py")["policies"] == everything
+    assert facts("--uses", "policy:i0000")["policies"] == everything
+
+
+def test_a_file_that_only_a_rescore_read_made_no_policy(run: Path) -> None:
+    record("rescore_rollouts/other", "i0001", files={"judge.txt": "0" * 64})
+    found = facts("--uses", "data:judge.txt")
+    assert [use["step"] for use in found["uses"]] == ["rescore_rollouts@other-i0001"]
+    assert found["policies"] == []

@@ -6,7 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from pipeline.artifacts import path_of, read_json, write_json
@@ -21,7 +20,6 @@ from pipeline.run_status import TRACKING_STAGE, RunStatus, State, read_status
 from pipeline.running_steps import lock_file_of
 from tests.unit.auditing.finished_run import KEYS, settings, write_settings
 
-pytestmark = pytest.mark.xdist_group("auditing")
 STAGES = (*ITERATION_STAGES, TRACKING_STAGE)
 
 
@@ -163,3 +161,14 @@ def test_disk_use_counts_each_file_once(run: Path) -> None:
     assert uses["artifacts/policies"].size == sum(distinct.values())
     objects = [file for file in Path(".dvc/cache").rglob("*") if file.is_file()]
     assert uses[".dvc/cache"].size < sum(file.stat().st_size for file in objects) / 10
+
+
+def test_disk_use_finds_the_cache_where_dvc_has_it(run: Path) -> None:
+    elsewhere = run.parent / "elsewhere"
+    Path(".dvc/cache").rename(elsewhere)
+    with Path(".dvc/config").open("a") as config:
+        config.write(f"    dir = {elsewhere}\n")
+    Path("artifacts/scores/i0002.parquet").unlink()
+    uses = {use.kind: use for use in unchanged().disk}
+    assert uses[elsewhere.as_posix()].files > 0
+    assert ".dvc/cache" not in uses

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -21,13 +22,15 @@ from pipeline.dvc_cache import cached_path, members
 from pipeline.dvc_lock import output_md5s
 from pipeline.hashing import md5_of
 from pipeline.params import read_params
+from pipeline.plan import PLAN_FILE
 from pipeline.process import exclusive
 from pipeline.running_steps import lock_file_of
 from pipeline.sealed import files_of, read_part
+from pipeline.verifying.places import find
+from pipeline.verifying.recorded import read_recorded
+from pipeline.verifying.stored_bytes import HashedFiles, byte_findings
 from pipeline.verifying.verification import Verification, verify
 from tests.unit.auditing.finished_run import in_cache, lock_says
-
-pytestmark = pytest.mark.xdist_group("auditing")
 
 KINDS = (
     "prompts",
@@ -350,3 +353,55 @@ def test_the_command_names_file_fault_and_mend(run: Path) -> None:
     facts = json.loads(CliRunner().invoke(rollbook, ["verify", "--fast", "--json"]).output)
     assert facts["clean"] is False
     assert [finding["path"] for finding in facts["findings"]] == [path]
+
+
+def test_a_plan_with_new_rescores_is_as_recorded(run: Path) -> None:
+    """`rollbook rescore --stage` writes it, and `check` is the step that has it in dvc.lock."""
+    plan = read_json(PLAN_FILE)
+    write_json({**plan, "rescores": {"new": {"i0001": "0" * 32}}}, PLAN_FILE)
+    assert verified().findings == []
+    write_json({**plan, "prepare_data": "0" * 32}, PLAN_FILE)
+    assert named(verified()) == [PLAN_FILE.as_posix()]
+    write_json({**plan, "rescores": {}}, PLAN_FILE)
+    flip(in_cache(PLAN_FILE.as_posix()))
+    assert named(verified()) == [PLAN_FILE.as_posix()]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_files_and_folders_in_each_others_place(run: Path, fast: bool) -> None:
+    policy, table = Path("artifacts/policies/i0002"), path_of("scores", "i0002")
+    shutil.rmtree(policy)
+    policy.write_text("no folder")
+    table.unlink()
+    table.mkdir()
+    found = {finding.path: finding for finding in verified(fast=fast).findings}
+    assert found.keys() == {policy.as_posix(), table.as_posix()}
+    assert found[policy.as_posix()].what.startswith("the workspace holds a file here; dvc.lock")
+    assert found[table.as_posix()].mend == f"rm -rf {table} && dvc checkout {table}"
+
+
+def test_fast_names_tables_that_it_cannot_look_into(run: Path) -> None:
+    lacking, cut = path_of("scores", "i0002"), path_of("updates", "own0002")
+    schema = pq.read_schema(lacking)
+    without = pq.read_table(lacking).drop_columns(["rollout_id"])
+    lacking.unlink()
+    pq.write_table(without.replace_schema_metadata(schema.metadata), lacking)
+    content = bytearray(cut.read_bytes())
+    content[4:400] = bytes(396)
+    cut.unlink()
+    cut.write_bytes(content)
+    found = {finding.path: finding.what for finding in verified(fast=True).findings}
+    assert found.keys() == {lacking.as_posix(), cut.as_posix()}
+    assert "lacks the column 'rollout_id'" in found[lacking.as_posix()]
+    assert "cannot be read" in found[cut.as_posix()]
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at(run: Path) -> None:
+    path = path_of("scores", "i0002")
+    output = read_recorded(read_params()).outputs[path.as_posix()]
+    stored = find(output)
+    path.unlink()
+    hashed = HashedFiles([stored])
+    hashed.read(lambda *_: None)
+    [finding] = byte_findings(stored, hashed, {})
+    assert finding.found == "unreadable (No such file or directory)"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
-import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import RollbookError
-from pipeline.lineage import PATCH_LIMIT_BYTES, environment
+from pipeline.hashing import LARGE
+from pipeline.lineage import PATCH_LIMIT_BYTES, environment, recorded_patch
 from pipeline.replay.code_trees import CodeTrees, complete
 from tests.e2e.projects import commit, git
 
@@ -40,12 +43,19 @@ def _files(folder: Path) -> dict[str, str]:
     }
 
 
-def _edited() -> tuple[str, str]:
-    """Commit and patch of an edit whose last line of context is blank, as run_info records it."""
+def _edited() -> tuple[str, bytes]:
+    """Commit and patch of an edit."""
     Path("rewards/mine.py").write_text(REWARD.replace("return 1", "return 10"))
-    state = environment()["git"]
-    assert state["dirty"] and not state["patch"].endswith("\n")
-    return state["commit"], state["patch"]
+    return _recorded()
+
+
+def _recorded() -> tuple[str, bytes]:
+    """Commit and patch as run_info records them, through JSON."""
+    state = json.loads(json.dumps(environment()["git"], ensure_ascii=False).encode())
+    assert state["dirty"]
+    patch = recorded_patch(state)
+    assert hashlib.sha256(patch).hexdigest() == state["patch_sha256"]
+    return state["commit"], patch
 
 
 def test_a_commit_with_its_patch(repository: Path, tmp_path: Path) -> None:
@@ -70,7 +80,7 @@ def test_the_project_may_lie_in_a_folder_of_the_repository(
     commit(repository, "a project inside")
     monkeypatch.chdir(inner)
     first, patch = _edited()
-    assert "inner/rewards/mine.py" in patch
+    assert b"inner/rewards/mine.py" in patch
     tree = CodeTrees(Path(".dvc/trees").resolve()).commit(first, patch)
     assert "return 10" in (tree.folder / "rewards/mine.py").read_text()
 
@@ -86,30 +96,121 @@ def test_the_worktree_as_it_lies_there(repository: Path, tmp_path: Path) -> None
     assert Path("rewards/new.py").read_text() == "NEW = 1\n"
 
 
-def test_without_git_only_what_is_named(project: Path, tmp_path: Path) -> None:
-    Path("mine.py").write_text("A = 1\n")
-    subprocess.run(["git", "status"], capture_output=True, check=False)
+def test_without_git_the_smaller_files_and_what_is_named(project: Path, tmp_path: Path) -> None:
+    for name in ("mine.py", "deep/reward.py", ".hidden/a.py", "venv/pyvenv.cfg", "venv/b.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("A = 1\n")
+    for name in ("large.jsonl", "named.jsonl"):
+        Path(name).write_bytes(b"x" * LARGE)
+    Path("artifacts").mkdir()
+    Path("artifacts/plan.json").write_text("{}")
     tree = CodeTrees(tmp_path / ".dvc" / "trees").worktree()
-    complete(tree, ["mine.py", "gone.py"])
-    assert _files(tree.folder) == {"mine.py": "A = 1\n"}
+    assert _files(tree.folder) == {"mine.py": "A = 1\n", "deep/reward.py": "A = 1\n"}
+    complete(tree, ["named.jsonl", "gone.py"])
+    assert _files(tree.folder).keys() == {"mine.py", "deep/reward.py", "named.jsonl"}
 
 
-@pytest.mark.parametrize(
-    ("patch", "message"),
-    [
-        ("x" * (PATCH_LIMIT_BYTES + 1), f"only the first {PATCH_LIMIT_BYTES} bytes"),
-        (
-            "diff --git a/no.py b/no.py\n--- a/no.py\n+++ b/no.py\n@@ -1 +1 @@\n-a\n+b",
-            "does not apply",
-        ),
-    ],
-)
-def test_a_patch_that_cannot_be_used(
-    repository: Path, tmp_path: Path, patch: str, message: str
+def test_patches_were_once_recorded_without_white_space_at_their_end(
+    repository: Path, tmp_path: Path
 ) -> None:
+    Path("rewards/mine.py").write_text("A = 1\n\n\n\nB = 2\n")
+    commit(repository, "blank lines")
+    Path("rewards/mine.py").write_text("A = 10\n\n\n\nB = 2\n")
+    head, patch = _recorded()
+    assert patch.endswith(b" \n \n \n")
+    tree = CodeTrees(tmp_path / ".dvc" / "trees").commit(head, patch.strip())
+    assert (tree.folder / "rewards/mine.py").read_text() == "A = 10\n\n\n\nB = 2\n"
+
+
+CHANGED: Mapping[str, tuple[bytes, bytes]] = {
+    "latin.csv": (b"caf\xe9\n", b"caf\xe9s\n"),
+    "windows.txt": (b"one\r\ntwo\r\n", b"one\r\nthree\r\n"),
+    "table.bin": (bytes(range(256)), bytes(range(255, -1, -1))),
+    "bl\u00e4tter/\u00e4.txt": ("ä\n".encode(), "ö\n".encode()),
+    "with blank.txt": (b"a", b"a\n"),
+    "seen.txt": (b"x\n", b"y\n"),
+}
+"""Tracked files before and after an edit."""
+CONFIGURED = (
+    ("diff.noprefix", "true"),
+    ("diff.mnemonicPrefix", "true"),
+    ("diff.external", "false"),
+    ("diff.relative", "true"),
+    ("diff.context", "0"),
+    ("core.quotePath", "false"),
+    ("color.ui", "always"),
+    ("diff.shout.textconv", "false"),
+)
+"""What users tell git about diffs; `false` is a program that fails."""
+
+
+@pytest.mark.parametrize("configured", [(), CONFIGURED], ids=["plain", "configured"])
+@pytest.mark.parametrize("name", CHANGED)
+def test_every_kind_of_file_is_as_it_was(
+    repository: Path, tmp_path: Path, name: str, configured: Sequence[tuple[str, str]]
+) -> None:
+    before, after = CHANGED[name]
+    file = Path(name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(before)
+    Path(".gitattributes").write_text("seen.txt diff=shout\n")
+    commit(repository, "with it")
+    for option in configured:
+        git(repository, "config", *option)
+    file.write_bytes(after)
+    head, patch = _recorded()
+    file.write_bytes(b"something else")
+    tree = CodeTrees(tmp_path / ".dvc" / "trees").commit(head, patch)
+    assert (tree.folder / name).read_bytes() == after
+    whole = CodeTrees(tmp_path / ".dvc" / "others").commit(head)
+    assert (whole.folder / name).read_bytes() == before
+
+
+def test_a_long_patch_is_cut_by_its_bytes(repository: Path, tmp_path: Path) -> None:
+    Path("rewards/mine.py").write_text("ä" * (PATCH_LIMIT_BYTES // 2 - 500) + "\n")
+    _recorded()
+    Path("rewards/mine.py").write_text("ä" * (PATCH_LIMIT_BYTES // 2 + 1) + "\n")
+    with pytest.raises(RollbookError, match=f"only the first {PATCH_LIMIT_BYTES} bytes"):
+        _recorded()
+
+
+def test_a_patch_that_does_not_apply(repository: Path, tmp_path: Path) -> None:
+    patch = b"diff --git a/no.py b/no.py\n--- a/no.py\n+++ b/no.py\n@@ -1 +1 @@\n-a\n+b\n"
     head = git(repository, "rev-parse", "HEAD").strip()
-    with pytest.raises(RollbookError, match=message):
-        CodeTrees(tmp_path / ".dvc" / "trees").commit(head, patch)
+    trees = CodeTrees(tmp_path / ".dvc" / "trees")
+    for _ in range(2):  # the same for the next step that needs it
+        with pytest.raises(RollbookError, match="does not apply"):
+            trees.commit(head, patch)
+
+
+def test_links_that_lead_out_of_the_project(repository: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    Path("data").symlink_to(outside)
+    Path("near").symlink_to("rewards")
+    commit(repository, "links")
+    shutil.rmtree("artifacts")
+    Path("artifacts").symlink_to("rewards")
+    commit(repository, "artifacts elsewhere")
+    head = git(repository, "rev-parse", "HEAD").strip()
+    tree = CodeTrees(tmp_path / ".dvc" / "trees").commit(head)
+    assert not (tree.folder / "data").is_symlink() and (tree.folder / "near/mine.py").exists()
+    assert not (tree.folder / "artifacts").exists()
+    assert (tree.folder / "rewards/mine.py").exists()
+    [note] = tree.notes
+    assert (
+        note == f"commit {head[:8]} was put together without data, which points out of the project"
+    )
+
+
+def test_what_runs_there_cannot_change_a_large_file_of_the_worktree(
+    repository: Path, tmp_path: Path
+) -> None:
+    Path("large.bin").write_bytes(bytes(9_000_000))
+    tree = CodeTrees(tmp_path / ".dvc" / "trees").worktree()
+    with (tree.folder / "large.bin").open("r+b") as stream:
+        stream.write(b"changed")
+    assert Path("large.bin").read_bytes() == bytes(9_000_000)
 
 
 def test_a_commit_that_is_not_there(repository: Path, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts import write_folder, write_json
 from pipeline.replay import weights
-from pipeline.replay.comparing import compare
-from pipeline.replay.verdict import Comparison, Outcome
+from pipeline.replay.differing import difference
+from pipeline.replay.verdict import Difference, Outcome
 
 NAMES = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int64": "I64"}
 
@@ -43,9 +43,9 @@ def _policy(at: str, settings: str = "", config: str = "{}", **tensors: NDArray[
     return Path(at)
 
 
-def _compared(old: NDArray[Any], new: NDArray[Any], tolerance: float = 0.0) -> Comparison:
+def _compared(old: NDArray[Any], new: NDArray[Any], tolerance: float = 0.0) -> Difference:
     same = np.ones(3, dtype=np.float32)
-    return compare(
+    return difference(
         _policy("old", first=same, second=old),
         _policy("new", first=same, second=new),
         "policies",
@@ -108,17 +108,35 @@ def test_tolerance_is_relative_to_the_largest_weight(project: Path) -> None:
     assert _compared(old, nan, 1e-3).outcome is Outcome.DIFFERENT
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([math.inf, 1.0, 2.0], [math.inf, 100.0, -2.0]),
+        ([math.inf, 1.0], [-math.inf, 1.0]),
+        ([1.0, 1.0], [math.inf, 1.0]),
+        ([math.nan, math.nan], [math.nan, 1.0]),
+    ],
+)
+def test_infinite_weights_have_no_tolerance(
+    project: Path, old: list[float], new: list[float]
+) -> None:
+    one, other = (np.array(each, dtype=np.float32) for each in (old, new))
+    assert _compared(one, other, 1e-3).outcome is Outcome.DIFFERENT
+    near = one * np.float32(1 + 1e-5)
+    assert _compared(one, near, 1e-3).outcome is not Outcome.DIFFERENT
+
+
 def test_other_tensors(project: Path) -> None:
     one = np.ones(2, dtype=np.float32)
     old, new = _policy("old", a=one, b=one), _policy("new", a=np.ones(3, dtype=np.float32), c=one)
-    text = compare(old, new, "policies", 0.0).text
+    text = difference(old, new, "policies", 0.0).text
     assert "tensor b is missing; tensor c is new" in text
     assert "tensor a is F32 [3] instead of F32 [2]" in text
 
 
 def test_what_a_policy_says_about_itself_is_no_content(project: Path) -> None:
     one = np.ones(2, dtype=np.float32)
-    found = compare(_policy("old", "x", a=one), _policy("new", "y", a=one), "policies", 0.0)
+    found = difference(_policy("old", "x", a=one), _policy("new", "y", a=one), "policies", 0.0)
     assert found.outcome is Outcome.SAME_CONTENT
     assert "rollbook.json: its metadata has another digest of settings and code" in found.text
 
@@ -129,7 +147,7 @@ def test_other_files_of_a_folder(project: Path) -> None:
     (old / "merges.txt").write_bytes(b"abc")
     (new / "merges.txt").write_bytes(b"abd")
     (new / "added.txt").write_bytes(b"")
-    found = compare(old, new, "policies", 0.0)
+    found = difference(old, new, "policies", 0.0)
     assert found.outcome is Outcome.DIFFERENT
     assert "config.json: layers 3 instead of nothing" in found.text
     assert "merges.txt: from byte 2 on" in found.text
@@ -141,7 +159,7 @@ def test_a_damaged_file_is_different(project: Path) -> None:
     old, new = _policy("old", a=one), _policy("new", a=one)
     file = old / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    found = compare(old, new, "policies", 0.0)
+    found = difference(old, new, "policies", 0.0)
     assert found.outcome is Outcome.DIFFERENT
     assert "truncated or damaged" in found.text
 
@@ -150,8 +168,8 @@ def test_numbers(project: Path) -> None:
     write_json({"reward": 0.5, "kl": None, "steps": 3}, Path("old.json"))
     write_json({"reward": 0.5 + 1e-9, "kl": 0.1, "tokens": 3}, Path("new.json"))
 
-    def compared(tolerance: float) -> Comparison:
-        return compare(Path("old.json"), Path("new.json"), "numbers", tolerance)
+    def compared(tolerance: float) -> Difference:
+        return difference(Path("old.json"), Path("new.json"), "numbers", tolerance)
 
     assert compared(0.0).text.startswith(
         "kl 0.1 instead of None; reward 0.500000001 instead of 0.5;"
@@ -161,5 +179,10 @@ def test_numbers(project: Path) -> None:
     assert "reward" not in compared(1e-3).text
     write_json({"reward": 0.5 + 1e-9, "kl": None, "steps": 3}, Path("new.json"))
     assert compared(1e-3).outcome is Outcome.WITHIN_TOLERANCE
+    for was, is_now in (("Infinity", "1.0"), ("Infinity", "-Infinity"), ("NaN", "1.0")):
+        Path("old.json").write_text(f'{{"reward": {was}}}')
+        Path("new.json").write_text(f'{{"reward": {is_now}}}')
+        assert compared(1e-3).outcome is Outcome.DIFFERENT
+    write_json({"reward": 0.5, "kl": None, "steps": 3}, Path("old.json"))
     Path("new.json").write_text('{"kl": null, "reward": 0.5,\n"steps": 3}')
     assert compared(0.0).outcome is Outcome.SAME_CONTENT

@@ -11,29 +11,27 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
 from pipeline.artifacts import FOLDERS, path_of, write_json
-from pipeline.cli.main import rollbook
 from pipeline.cli.replay import FOLDER
 from pipeline.dvc_cache import cached_path
-from pipeline.errors import RollbookError
+from pipeline.errors import ArtifactError, RollbookError
 from pipeline.lock_entries import read_entries
 from pipeline.lock_text import HEAD, entries_of, lock_of
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, load_stage, make_plan, planned_digest
+from pipeline.plan import PLAN_FILE, make_plan
+from pipeline.replay.programs import output_of
 from pipeline.replay.running import FOLDER as SCRATCH_FOLDER
-from pipeline.replay.running import done
 from pipeline.replay.stored import StoredArtifacts, dvc_md5
 from pipeline.sealed import files_of
 from pipeline.sealing import Sealing, definitions_of
 from tests.e2e.projects import commit, git
+from tests.unit.replay.finished_steps import DVC_CONFIG, IGNORED, kept, replay, run_step, verdict
 from tests.unit.stored_iterations import settings, store
 from tests.unit.test_params import ROOT
 
@@ -48,37 +46,6 @@ SCORE = "score_rollouts@i0001"
 SCORES = path_of("scores", "i0001")
 
 
-def _run(stage: str, key: str) -> None:
-    """Runs a step as DVC would, writes it into dvc.lock, and puts what it read and made into DVC's cache."""
-    declared, params = load_stage(stage), read_params()
-    declared.execute(key)
-    name = stage if key == "i0000" else f"{stage}@{key}"
-    entry: dict[str, Any] = {
-        "cmd": f"exec python -m stages.{stage}",
-        "deps": [_kept(path) for path in declared.input_paths(key, params)],
-        "params": {
-            str(PLAN_FILE): {name: planned_digest(json.loads(PLAN_FILE.read_text()), stage, key)}
-        },
-        "outs": [_kept(path) for path in declared.output_paths(key)],
-    }
-    lock = Path("dvc.lock")
-    stages = YAML(typ="safe").load(lock.read_text())["stages"] if lock.exists() else {}
-    with lock.open("w") as stream:
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.dump({"schema": "2.0", "stages": {**stages, name: entry}}, stream)
-
-
-def _kept(path: Path) -> dict[str, str]:
-    """The file as an entry of dvc.lock; it becomes one file with its object in the cache, as DVC leaves it."""
-    md5 = dvc_md5(path)
-    cached = cached_path(md5)
-    if not cached.exists():
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        cached.hardlink_to(path)
-    return {"path": path.as_posix(), "md5": md5}
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two finished steps; look, do not touch."""
@@ -91,9 +58,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         raw["recipes"]["grpo"]["score_rollouts"] = {"rewards": rewards}
         with Path("params.yaml").open("w") as stream:
             YAML().dump(raw, stream)
-        Path(".gitignore").write_text("/artifacts/\n__pycache__\n.dvc/cache\n.dvc/tmp\n")
+        Path(".gitignore").write_text(IGNORED)
         Path(".dvc").mkdir()
-        Path(".dvc/config").write_text("[core]\n    analytics = false\n")
+        Path(".dvc/config").write_text(DVC_CONFIG)
         Path("mine.py").write_text(REWARD)
         Path("replayed_helper.py").write_text("LIMIT = 3\n")
         git(folder, "init", "--quiet")
@@ -101,8 +68,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("replayed_helper.py").write_text("LIMIT = 1\n")
         store("i0001")
         write_json(make_plan(read_params()), PLAN_FILE)
-        _run("prepare_data", "i0000")
-        _run("score_rollouts", "i0001")
+        run_step("prepare_data", "i0000")
+        run_step("score_rollouts", "i0001")
     return folder
 
 
@@ -120,16 +87,6 @@ def copy(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
             Path(path).unlink()
             Path(path).hardlink_to(cached_path(md5))
     return folder
-
-
-def _replay(*arguments: str) -> Result:
-    return CliRunner().invoke(rollbook, ["replay", *arguments])
-
-
-def _verdict(name: str = SCORE) -> dict[str, Any]:
-    content = json.loads((FOLDER / f"{name}.json").read_text())
-    [step] = content["steps"]
-    return {**step, "exit_code": content["exit_code"]}
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -168,7 +125,7 @@ def test_all_steps_are_identical_and_nothing_changes(
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{package.parent}")
     monkeypatch.syspath_prepend(str(package.parent))
     before = _files(copy)
-    result = _replay("--all")
+    result = replay("--all")
     assert result.exit_code == 0, result.output
     assert _files(copy) == before
     assert not SCRATCH_FOLDER.exists()
@@ -198,13 +155,13 @@ def test_a_value_tampered_with_is_found_by_row_and_column(copy: Path) -> None:
     prompts.unlink()
     place = table.column_names.index("reference_answer")
     pq.write_table(table.set_column(place, "reference_answer", answers), prompts)
-    result = _replay(SCORE)
+    result = replay(SCORE)
     assert result.exit_code == 1
     assert "the workspace (one file with DVC's cache) holds something else" in result.output
     assert (
         f"rollout_id {identity}, reward: 0.25 instead of 0.0; 1 of 8 rows differ" in result.output
     )
-    found = _verdict()
+    found = verdict(SCORE)
     assert (found["outcome"], found["exit_code"]) == ("different", 1)
     outcomes = [each["comparison"]["outcome"] for each in found["outputs"]]
     assert outcomes == ["identical", "different"]
@@ -218,35 +175,38 @@ def test_a_value_tampered_with_is_found_by_row_and_column(copy: Path) -> None:
 def test_other_code_and_the_recorded_one(copy: Path) -> None:
     Path("replayed_helper.py").write_text("LIMIT = 20\n")
     commit(copy, "A helper edited")
-    result = _replay(SCORE)
+    result = replay(SCORE)
     assert result.exit_code == 0, result.output
-    found = _verdict()
+    found = verdict(SCORE)
     assert found["outcome"] == "identical"
     assert found["code"].endswith("with the recorded patch")
     assert found["code_since"] == ["code replayed_helper.py: changed"]
 
-    other = _replay(SCORE, "--with-code", "HEAD")
+    other = replay(SCORE, "--with-code", "HEAD")
     assert other.exit_code == 1, other.output
-    texts = [each["comparison"]["text"] for each in _verdict()["outputs"]]
+    texts = [each["comparison"]["text"] for each in verdict(SCORE)["outputs"]]
     assert "/03, reward: 1.0 instead of 0.0; 1 of 8 rows differ" in texts[1]
     assert texts[0].startswith("reward ")
 
     Path("replayed_helper.py").write_text("LIMIT = 2 - 1\n")
-    refactored = _replay(SCORE, "--with-code", "worktree")
+    refactored = replay(SCORE, "--with-code", "worktree")
     assert refactored.exit_code == 0, refactored.output
-    assert _verdict()["outcome"] == "same content"
+    assert verdict(SCORE)["outcome"] == "same content"
     assert "another digest of settings and code" in refactored.output
 
 
-def test_a_clone_with_nothing_but_a_remote(copy: Path, tmp_path: Path) -> None:
-    remote = tmp_path / "remote"
+def _move_cache_to_a_remote(remote: Path) -> None:
     shutil.move(".dvc/cache", remote)
-    shutil.rmtree("artifacts")
     with Path(".dvc/config").open("a") as stream:
         stream.write(f"    remote = there\n['remote \"there\"']\n    url = {remote}\n")
-    result = _replay(SCORE)
+
+
+def test_a_clone_with_nothing_but_a_remote(copy: Path, tmp_path: Path) -> None:
+    _move_cache_to_a_remote(tmp_path / "remote")
+    shutil.rmtree("artifacts")
+    result = replay(SCORE)
     assert result.exit_code == 0, result.output
-    assert _verdict()["outcome"] == "identical"
+    assert verdict(SCORE)["outcome"] == "identical"
     assert not Path("artifacts").exists() and not Path(".dvc/cache/files").exists()
 
 
@@ -263,9 +223,9 @@ def test_settings_of_a_sealed_iteration(copy: Path) -> None:
     content["recipes"]["grpo"]["score_rollouts"]["rewards"] = [{"name": "numeric_answer"}]
     with Path("params.yaml").open("w") as stream:
         YAML().dump(content, stream)
-    result = _replay("score_rollouts")
+    result = replay("score_rollouts")
     assert result.exit_code == 0, result.output
-    found = _verdict()
+    found = verdict(SCORE)
     assert (found["step"], found["outcome"]) == (SCORE, "identical")
     assert (found["code"], found["settings"]) == ("the worktree", "params.yaml")
 
@@ -281,11 +241,11 @@ def _loses(path: Path) -> None:
 def test_what_is_not_within_reach_is_named(copy: Path) -> None:
     rollouts = path_of("rollouts", "i0001")
     _loses(rollouts)
-    result = _replay(SCORE)
+    result = replay(SCORE)
     assert result.exit_code == 2
     assert f"{rollouts}: neither the workspace nor DVC's cache nor a remote has it" in result.output
     assert f"`dvc pull {rollouts}`" in result.output
-    assert _verdict()["outcome"] == "not replayed"
+    assert verdict(SCORE)["outcome"] == "not replayed"
 
 
 def test_an_input_changed_in_both_places_is_refused(copy: Path) -> None:
@@ -295,7 +255,7 @@ def test_an_input_changed_in_both_places_is_refused(copy: Path) -> None:
         data = file.read_bytes()
         file.unlink()
         file.write_bytes(data[:-1] + b"x")
-    result = _replay(SCORE)
+    result = replay(SCORE)
     assert result.exit_code == 2
     assert "other bytes than were recorded" in result.output
     assert "in the workspace and DVC's cache, and no remote has the right ones" in result.output
@@ -306,7 +266,7 @@ def test_changed_settings_without_the_commit_they_ran_with(copy: Path) -> None:
         Path("params.yaml").read_text().replace("mine.py:short", "mine.py:gone")
     )
     shutil.rmtree(".git")
-    result = _replay(SCORE)
+    result = replay(SCORE)
     assert result.exit_code == 2
     assert "git has no commit" in result.output
 
@@ -316,7 +276,7 @@ def test_a_failing_program_is_quoted(project: Path) -> None:
         "import sys; print('\\rbar\\rno such luck\\n\\n  hint: none', file=sys.stderr); sys.exit(3)"
     )
     with pytest.raises(RollbookError) as caught:
-        done([sys.executable, "-c", code], project)
+        output_of([sys.executable, "-c", code], project)
     assert str(caught.value) == "no such luck\nhint: none"
 
 
@@ -334,7 +294,7 @@ def test_a_failing_program_is_quoted(project: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_for(copy: Path, arguments: list[str], message: str) -> None:
-    result = _replay(*arguments)
+    result = replay(*arguments)
     assert result.exit_code == 2
     assert message in result.output
 
@@ -363,7 +323,7 @@ def test_folders_are_put_together_from_the_cache(copy: Path, tmp_path: Path) -> 
     listing = [{"md5": dvc_md5(folder / name), "relpath": name} for name in texts]
     md5 = dvc_md5(folder)
     for entry in listing:
-        _kept(folder / entry["relpath"])
+        kept(folder / entry["relpath"])
     cached_path(md5).parent.mkdir(parents=True, exist_ok=True)
     cached_path(md5).write_text(json.dumps(listing))
     shutil.rmtree(folder)
@@ -371,6 +331,109 @@ def test_folders_are_put_together_from_the_cache(copy: Path, tmp_path: Path) -> 
     stored.put(folder.as_posix(), md5, tmp_path / "policy")
     assert dvc_md5(tmp_path / "policy") == md5
 
+    _move_cache_to_a_remote(tmp_path / "remote")
+    elsewhere = StoredArtifacts(tmp_path / "fetched", in_workspace=True)
+    elsewhere.put(folder.as_posix(), md5, tmp_path / "again")
+    assert dvc_md5(tmp_path / "again") == md5
+    damaged = tmp_path / "remote/files/md5" / listing[1]["md5"][:2] / listing[1]["md5"][2:]
+    damaged.unlink()
+    with pytest.raises(ArtifactError, match="nor a remote has it"):
+        StoredArtifacts(tmp_path / "afresh", True).put(folder.as_posix(), md5, tmp_path / "third")
+    damaged.write_text("changed there")
+    with pytest.raises(ArtifactError, match="nor a remote has it"):
+        StoredArtifacts(tmp_path / "fourth", True).put(folder.as_posix(), md5, tmp_path / "third")
+    shutil.copytree(tmp_path / "remote", ".dvc/cache", dirs_exist_ok=True)
+
     cached_path(listing[1]["md5"]).write_text("changed")
     [found] = stored.altered(folder.as_posix(), md5)
     assert (found.where, found.name) == ("DVC's cache", "deep/b.txt")
+
+
+def test_a_result_that_dvc_commit_took_over(copy: Path) -> None:
+    [entry] = [each for each in read_entries() if each.key == "i0001"]
+    lock = Path("dvc.lock")
+    lock.write_text(lock.read_text().replace(str(entry.digest), "f" * 64))
+    result = replay(SCORE)
+    assert result.exit_code == 0, result.output
+    found = verdict(SCORE)
+    assert found["outcome"] == "identical"
+    [note] = found["notes"]
+    assert note.startswith(f"it ran with settings and code {str(entry.digest)[:12]}, and is replay")
+    assert "its lock entry says ffffffffffff: `dvc commit` took the result over" in note
+
+
+def test_what_cannot_be_compared_is_not_called_different(copy: Path) -> None:
+    metrics = path_of("metrics/score_rollouts", "i0001")
+    _loses(SCORES)
+    Path("replayed_helper.py").write_text("LIMIT = 2 - 1\n")
+    same = replay(SCORE, "--with-code", "worktree")
+    assert same.exit_code == 0, same.output
+    assert "recorded bytes are not within reach; their content hash is the same" in same.output
+
+    Path("replayed_helper.py").write_text("LIMIT = 20\n")
+    both = replay(SCORE, "--with-code", "worktree")
+    assert both.exit_code == 1, both.output  # the metrics are there, and are others
+    assert verdict(SCORE)["outcome"] == "different"
+
+    _loses(metrics)
+    neither = replay(SCORE, "--with-code", "worktree")
+    assert neither.exit_code == 2, neither.output
+    found = verdict(SCORE)
+    assert found["outcome"] == "not replayed" and not found["problem"]
+    texts = [each["comparison"]["text"] for each in found["outputs"]]
+    assert all("cannot be compared: artifacts/" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["HEAD", "finished", "faster"])
+def test_steps_of_a_commit_and_of_an_experiment(copy: Path, name: str) -> None:
+    commit(copy, "As it ran")
+    head = git(copy, "rev-parse", "HEAD").strip()
+    git(copy, "tag", "finished")
+    git(copy, "update-ref", f"refs/exps/{head[:2]}/{head[2:]}/faster", head)
+    if name != "HEAD":
+        Path("dvc.lock").unlink()
+        Path("replayed_helper.py").write_text("LIMIT = 20\n")
+        content = YAML().load(Path("params.yaml").read_text())
+        content["recipes"]["grpo"]["score_rollouts"]["rewards"] = [{"name": "numeric_answer"}]
+        with Path("params.yaml").open("w") as stream:
+            YAML().dump(content, stream)
+        commit(copy, "Went on")
+        _tamper(SCORES)  # also where DVC keeps it, so that is said
+    result = replay(SCORE, "--rev", name)
+    found = verdict(SCORE)
+    if name == "HEAD":
+        assert (result.exit_code, found["outcome"]) == (0, "identical")
+        return
+    assert result.exit_code == 1, result.output
+    assert replay(SCORE).exit_code == 2  # the workspace has no finished step
+    [altered] = [each for each in found["outputs"] if each["path"] == SCORES.as_posix()]
+    assert altered["recorded"] == altered["replayed"]
+    assert altered["comparison"]["text"].startswith("DVC's cache holds something else")
+    content = json.loads((FOLDER / f"{SCORE}.json").read_text())
+    assert content["revision"] == f"{name} ({head[:8]})"
+
+
+def test_the_device_is_what_is_asked_for_and_the_folder_stays(copy: Path) -> None:
+    result = replay(SCORE, "--device", "cpu", "--keep")
+    assert result.exit_code == 0, result.output
+    assert f"what was run is in {SCRATCH_FOLDER}, until the next replay" in result.output
+    tree = SCRATCH_FOLDER / "code" / "worktree"
+    assert YAML().load((tree / "params.yaml").read_text())["runtime"]["device"] == "cpu"
+    assert (tree / SCORES).exists()
+    assert YAML().load(Path("params.yaml").read_text())["runtime"].get("device", "auto") == "auto"
+    assert replay(SCORE).exit_code == 0
+    assert not SCRATCH_FOLDER.exists()
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "outcome", "code"),
+    [("0.001", "within tolerance", 0), ("0.0001", "different", 1), ("0", "different", 1)],
+)
+def test_the_tolerance_that_is_asked_for(
+    copy: Path, tolerance: str, outcome: str, code: int
+) -> None:
+    Path("mine.py").write_text(REWARD.replace("return [1.0 if", "return [1.0005 if"))
+    result = replay(SCORE, "--with-code", "worktree", "--tolerance", tolerance)
+    assert (result.exit_code, verdict(SCORE)["outcome"]) == (code, outcome), result.output
+    if tolerance != "0":
+        assert f"numbers may be {tolerance} apart: asked for" in result.output

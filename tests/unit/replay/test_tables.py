@@ -1,15 +1,17 @@
 """Two versions of a table: what differs first, and how much."""
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.artifacts import METADATA_KEY
-from pipeline.replay.comparing import compare
-from pipeline.replay.verdict import Comparison, Outcome
+from pipeline.replay.differing import difference
+from pipeline.replay.verdict import Difference, Outcome
 from tests.unit.stored_iterations import tables_of
 
 ROLLOUTS = tables_of()["rollouts"]
@@ -18,10 +20,10 @@ SCORES = tables_of()["scores"]
 
 def _compared(
     old: pa.Table, new: pa.Table, kind: str, tolerance: float = 0.0, **written: Any
-) -> Comparison:
+) -> Difference:
     pq.write_table(old, "old.parquet")
     pq.write_table(new, "new.parquet", **written)
-    return compare(Path("old.parquet"), Path("new.parquet"), kind, tolerance)
+    return difference(Path("old.parquet"), Path("new.parquet"), kind, tolerance)
 
 
 def _with(table: pa.Table, column: str, row: int, value: Any) -> pa.Table:
@@ -88,6 +90,42 @@ def test_other_bits_of_the_same_number_and_nan(project: Path) -> None:
     assert "reward: -0.0 instead of 0.0" in zero.text
 
 
+def test_nan_in_other_bits_is_the_same_content(project: Path) -> None:
+    plain = np.array([np.nan] + [1.0] * 7)
+    other = plain.copy()
+    other.view(np.int64)[0] ^= 1
+    place = SCORES.column_names.index("reward")
+    old, new = (SCORES.set_column(place, "reward", pa.array(each)) for each in (plain, other))
+    found = _compared(old, new, "scores")
+    assert found.outcome is Outcome.SAME_CONTENT
+    assert found.text == "the same values, NaN in other bits"
+
+
+def test_columns_in_another_order(project: Path) -> None:
+    found = _compared(SCORES, SCORES.select(SCORES.column_names[::-1]), "scores")
+    assert found.outcome is Outcome.DIFFERENT
+    assert found.text == "the same columns, in another order"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome"),
+    [
+        (math.inf, 1.0, Outcome.DIFFERENT),
+        (1.0, -math.inf, Outcome.DIFFERENT),
+        (math.inf, -math.inf, Outcome.DIFFERENT),
+        (math.nan, 1.0, Outcome.DIFFERENT),
+        (1e308, -1e308, Outcome.DIFFERENT),
+        (math.inf, math.inf, Outcome.WITHIN_TOLERANCE),
+    ],
+)
+def test_infinite_numbers_have_no_tolerance(
+    project: Path, old: float, new: float, outcome: Outcome
+) -> None:
+    one, other = (_with(SCORES, "reward", 3, value) for value in (old, new))
+    near = _with(other, "reward", 0, 1.0 + 1e-6)
+    assert _compared(one, near, "scores", 1e-3).outcome is outcome
+
+
 def test_other_rows(project: Path) -> None:
     fewer = _compared(SCORES, SCORES.slice(0, 7), "scores")
     last = SCORES["rollout_id"][7].as_py()
@@ -124,6 +162,6 @@ def test_the_same_content_in_other_bytes_and_why(project: Path) -> None:
 def test_a_file_that_cannot_be_read_is_different(project: Path) -> None:
     pq.write_table(SCORES, "new.parquet")
     Path("old.parquet").write_bytes(Path("new.parquet").read_bytes()[:200])
-    found = compare(Path("old.parquet"), Path("new.parquet"), "scores", 0.0)
+    found = difference(Path("old.parquet"), Path("new.parquet"), "scores", 0.0)
     assert found.outcome is Outcome.DIFFERENT
     assert "truncated or damaged" in found.text

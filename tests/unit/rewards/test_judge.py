@@ -324,19 +324,18 @@ def test_what_matters_is_asked_again(
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("cache", [None, ".dvc/cache", "elsewhere"])
 def test_a_clone_reads_the_verdicts_of_its_tables(
-    project: Path, server: JudgeServer, is_removed: bool
+    project: Path, server: JudgeServer, cache: str | None
 ) -> None:
     columns = score_groups([judge(server, label="grader")], rows("a", "b"))
     folder = project / "artifacts" / "scores"
     folder.mkdir(parents=True)
     (folder / "i0002.parquet").write_bytes(b"PAR1 damaged")
     table = folder / "i0001.parquet"
-    if is_removed:  # as DVC does before it runs a stage again
-        table = (
-            project / ".dvc" / "cache" / "files" / "md5" / "01" / "23456789abcdef0123456789abcdef"
-        )
+    if cache is not None:  # as DVC does before it runs a stage again
+        (project / ".dvc" / "config").write_text(f"[cache]\n    dir = {project / cache}\n")
+        table = project / cache / "files" / "md5" / "01" / "23456789abcdef0123456789abcdef"
         table.parent.mkdir(parents=True)
         (project / "dvc.lock").write_text(
             "schema: '2.0'\nstages:\n  score_rollouts@i0001:\n    cmd: x\n    outs:\n"

@@ -1,5 +1,6 @@
 """Advantages are computed again as the stage computes them, and what was tampered with is told."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,3 +149,35 @@ def test_settings_that_cannot_be_read_any_more_are_said() -> None:
     )
     assert found is not None and found.agrees is None
     assert "no setting 'compute_advantages'" in found.problem
+
+
+PICKY = """
+from pipeline.advantages.group import Group
+
+
+class Picky(Group):
+    least: int = 0
+
+    def __call__(self, inputs):
+        if len(inputs.rewards) < self.least:
+            raise IndexError("too few of them")
+        return super().__call__(inputs)
+"""
+
+
+def test_an_estimator_that_fails_on_a_group_gets_the_iteration(tmp_path: Path) -> None:
+    (tmp_path / "picky.py").write_text(PICKY)
+    compute = {"estimator": {"path": f"{tmp_path}/picky.py:Picky", "least": ROWS}}
+    found = looked_at(tables_for(compute), compute, 0)
+    assert found is not None and found.agrees is True
+    assert found.from_rollouts == ROWS
+
+
+def test_an_estimator_that_fails_is_said_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "picky.py").write_text(PICKY)
+    tables = tables_for({"estimator": {"name": "group"}})
+    hopeless = {"estimator": {"path": f"{tmp_path}/picky.py:Picky", "least": ROWS + 1}}
+    found = looked_at(tables, hopeless, 0)
+    assert found is not None and found.agrees is None
+    assert found.stored == tables["advantages"]["advantage"][0].as_py()
+    assert found.problem == "the estimator failed: IndexError: too few of them"

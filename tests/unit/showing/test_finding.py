@@ -1,11 +1,14 @@
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from pipeline.artifacts import path_of
 from pipeline.errors import ArtifactError
 from pipeline.showing.chain import Chain
-from pipeline.showing.finding import Found, _one, find
-from tests.unit.showing.project import names
+from pipeline.showing.facts import PromptFacts, RolloutFacts
+from pipeline.showing.finding import Found, _one, facts_of, find
+from tests.unit.showing.project import edit, names
 
 
 def found(text: str) -> Found:
@@ -66,7 +69,7 @@ def test_unknown_ids_name_the_nearest(looked_at: Path) -> None:
         found(f"eval:heldin/i0002/{ids['evaluated']}")
     with pytest.raises(ArtifactError, match="no rollout, group, prompt or policy 'hello'"):
         found("hello")
-    with pytest.raises(ArtifactError, match="5 parts"):
+    with pytest.raises(ArtifactError, match="more parts than an id"):
         found(f"{ids['rollout']}/1/2")
 
 
@@ -85,3 +88,23 @@ def test_a_whole_id_is_not_the_beginning_of_another() -> None:
     assert _one("", names, "i0001/a/100") == "i0001/a/100"
     with pytest.raises(ArtifactError, match="2 ids"):
         _one("i0001/a/1", names, "i0001/a/1")
+
+
+@pytest.mark.parametrize("name", ["math/aime", "math/aime2024"])
+def test_names_of_sets_may_hold_slashes(changeable: Path, name: str) -> None:
+    rows = pq.read_table(path_of("evaluations", "i0002"))
+    named = {
+        column: [text.replace("heldout", name) for text in rows[column].to_pylist()]
+        for column in ("rollout_id", "group_id", "set")
+    }
+    edit("evaluations", "i0002", **named)
+    whole = names()["evaluation"].replace("heldout", name)
+    assert found(whole) == Found("rollout", whole, "i0002")
+    group, _, sample = whole.rpartition("/")
+    assert found(group) == Found("group", group, "i0002")
+    assert found(f"{group[:-4]}/{sample}").id == whole
+    shown = facts_of(whole)
+    assert isinstance(shown, RolloutFacts) and shown.evaluation_set == name
+    over_time = facts_of(whole, over_time=True)
+    assert isinstance(over_time, PromptFacts)
+    assert [each.evaluation_set for each in over_time.occurrences] == ["heldout", name]

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from pipeline.cli.showing.terminal import draw
-from pipeline.showing.facts import Facts, RolloutFacts
+from pipeline.showing.facts import RolloutFacts, Shown
+from pipeline.showing.finding import facts_of
 from pipeline.showing.layout import page_of
-from pipeline.showing.looking import facts_of
 from pipeline.showing.page import html_of
 from tests.unit.showing.project import names
 
@@ -72,7 +72,7 @@ def hostile() -> RolloutFacts:
     )
 
 
-def pages() -> list[Facts]:
+def pages() -> list[Shown]:
     ids = names()
     found = [facts_of(each) for each in (*ids.values(), "i0002", "i0000")]
     return [*found, facts_of(ids["evaluated"], over_time=True)]

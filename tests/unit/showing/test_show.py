@@ -9,14 +9,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline.artifacts import path_of, write_json
+from pipeline.artifacts import path_of, read_json, schema_of, write_json, write_table
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError
 from pipeline.showing.chain import Chain
-from tests.unit.showing.project import edit, names
+from tests.benchmarks.showing import make_iteration
+from tests.unit.showing.project import ROWS, edit, names
 
 ROOT = Path(__file__).parents[3]
 ABSENT = ("torch", "transformers", "datasets", "mlflow", "polars", "pandera", "dvc")
@@ -168,7 +171,7 @@ def test_a_light_clone_says_what_is_not_there(changeable: Path) -> None:
         path_of(kind, "i0002").unlink()
     found = facts(ids["rollout"])
     assert all(token["text"] is None for token in found["tokens"])
-    assert "`dvc pull artifacts/policies/i0001`" in found["decoded"]
+    assert "that of i0001: not on disk; `dvc repro` makes it" in found["decoded"]
     assert found["update"] is None and found["advantage"]["arithmetic"] is None
     assert any("artifacts/updates/i0002.parquet" in line for line in found["provenance"]["missing"])
     said = show(ids["rollout"])
@@ -275,3 +278,127 @@ def test_recipes_are_found_in_any_yaml(changeable: Path) -> None:
 
 def test_help_has_an_example() -> None:
     assert "Example: rollbook show i0003/" in show("--help")
+
+
+def record(stage: str, key: str, **content: Any) -> None:
+    """Puts other entries into a run_info."""
+    path = path_of(f"run_info/{stage}", key)
+    write_json({**(read_json(path) if path.exists() else {}), **content}, path)
+
+
+def in_a_line(*arguments: str) -> str:
+    """What is shown, without its columns."""
+    return " ".join(show(*arguments).split())
+
+
+def test_commit_packages_and_engine(changeable: Path) -> None:
+    git = {"commit": "0123456789abcdef", "dirty": True}
+    packages = {"torch": "2.9", "transformers": "5.1", "numpy": "2.3", "pyarrow": "22", "vllm": "1"}
+    ran = {"git": git, "packages": packages, "python": "3.11", "gpus": [], "cpu": "a processor"}
+    engine = {"name": "vllm", "dtype": "bfloat16", "max_model_len": None}
+    record("generate_rollouts", "i0002", environment={**ran, "gpus": ["a GPU"]})
+    record("generate_rollouts", "i0002", settings={"generate": {"engine": engine}})
+    record("score_rollouts", "i0002", environment=ran, runtime={"threads_used": 1})
+    clean = {**ran, "git": {**git, "dirty": False}}
+    record("update_policy", "i0002", environment=clean, runtime={"threads_used": 4})
+    found = facts(names()["rollout"])["provenance"]
+    generated, scored, _, updated = found["made"]
+    assert found["engine"] == "{dtype: bfloat16, name: vllm}"
+    assert generated["environment"] == "vllm 1, torch 2.9, transformers 5.1, Python 3.11, a GPU"
+    assert scored["environment"] == "numpy 2.3, pyarrow 22, Python 3.11, a processor, 1 thread"
+    assert updated["environment"].endswith("5.1, Python 3.11, a processor, 4 threads")
+    assert (generated["commit"], generated["dirty"]) == (git["commit"], True)
+    said = in_a_line(names()["rollout"])
+    assert "commit 0123456789ab with changes, kept in run_info" in said
+    assert "commit none: not run in a git repository" in said  # of compute_advantages
+    assert "commit 0123456789ab update_policy@i0002" in in_a_line("i0002")
+
+
+def test_a_policy_trained_with_lora(changeable: Path) -> None:
+    settings = Chain().settings("update_policy", "i0002")
+    lora = {"rank": 8, "alpha": 16, "dropout": None}
+    record("update_policy", "i0002", settings={"update": {**settings["update"], "lora": lora}})
+    assert facts("i0002")["settings"]["lora"] == lora
+    assert "lora: {alpha: 16, rank: 8}" in in_a_line("i0002")
+
+
+def test_log_probs_under_a_reference(changeable: Path) -> None:
+    rollouts = pq.read_table(path_of("rollouts", "i0002"))
+    ids = {name: rollouts[name] for name in ("rollout_id", "group_id", "prompt_id", "iteration")}
+    columns = {
+        "old_logprobs": rollouts["sampling_logprobs"].to_pylist(),
+        "ref_logprobs": [[-0.25] * len(tokens) for tokens in rollouts["completion_token_ids"]],
+        "values": [None] * len(rollouts),
+        "entropies": [None] * len(rollouts),
+    }
+    types = {name: column.dtype for name, column in schema_of("logprobs").columns.items()}
+    made = {name: pa.array(values, types[name]) for name, values in columns.items()}
+    write_table(schema_of("logprobs").build({**ids, **made}), "logprobs", "i0002")
+    base = Chain().digest("i0000")
+    record("measure_logprobs", "i0002", inputs={"reference": base})
+    found = facts(names()["rollout"])
+    assert {token["ref_logprob"] for token in found["tokens"]} == {-0.25}
+    assert found["tokens"][0]["old_logprob"] == found["tokens"][0]["sampling_logprob"]
+    assert "log-prob old reference" in in_a_line(names()["rollout"])
+    assert "-0.2500" in show(names()["rollout"])
+    assert facts("i0002")["reference"]["key"] == "i0000"
+    assert facts("i0001")["reference"] is None
+    assert f"reference of the KL i0000, digest {base[:12]}" in in_a_line("i0002")
+
+
+def test_a_reward_that_failed(changeable: Path) -> None:
+    ids = names()
+    scores = pq.read_table(path_of("scores", "i0002"))
+    failed = [each == ids["rollout"] for each in scores["rollout_id"].to_pylist()]
+    rewards = scores["reward"].to_pylist()
+    values = [None if bad else reward for bad, reward in zip(failed, rewards, strict=True)]
+    errors = ["numeric_answer: ValueError: \x1b[31mno" if bad else None for bad in failed]
+    edit("scores", "i0002", reward=values, reward_numeric_answer=values, error=errors)
+    found = facts(ids["rollout"])
+    assert found["reward"] is None and found["rewards"][0]["value"] is None
+    assert "✗ a reward function failed: numeric_answer: ValueError: ␛[31mno" in show(ids["rollout"])
+    for answer in facts(ids["group"])["answers"]:
+        assert (answer["error"] is not None) is (answer["rollout_id"] == ids["rollout"])
+    assert " failed " in in_a_line(ids["group"])
+    (once,) = facts(ids["prompt"])["occurrences"]
+    assert once["rollouts"] == 8 and once["mean_reward"] == pytest.approx(3 / 7)
+
+
+def test_a_rollout_that_was_not_trained_on(changeable: Path) -> None:
+    ids = names()
+    updates = pq.read_table(path_of("updates", "i0002"))
+    left = [each == ids["rollout"] for each in updates["rollout_id"].to_pylist()]
+    columns: dict[str, list[Any]] = {
+        name: [
+            None if out else each for out, each in zip(left, updates[name].to_pylist(), strict=True)
+        ]
+        for name in ("policy_logprobs", "ratio_mean", "ratio_min", "ratio_max", "clipped_fraction")
+    }
+    columns["reason"] = ["no signal in its group" if out else None for out in left]
+    edit("updates", "i0002", trained=[not out for out in left], **columns)
+    found = facts(ids["rollout"])
+    assert found["update"]["trained"] is False
+    assert {(token["ratio"], token["clipped"]) for token in found["tokens"]} == {(None, None)}
+    said = show(ids["rollout"])
+    assert "not trained on: no signal in its group" in said and "share of the loss" not in said
+    assert "no signal in its group" in in_a_line(ids["group"])
+    assert facts("i0002")["trained_on"]["trained"] == 15
+
+
+def test_an_update_that_changed_nothing_breaks_no_chain(changeable: Path) -> None:
+    before = Chain().digest("i0001")
+    record("update_policy", "i0002", outputs={"policies": before})
+    found = facts("i0002")
+    assert (found["policy"]["digest"], found["steps_back"]) == (before, 1)
+    assert found["previous"]["key"] == "i0001"
+    assert facts("i0001")["steps_back"] == 1
+    record("update_policy", "i0001", inputs={"policies": "0" * 64})
+    assert facts("i0002")["steps_back"] is None
+
+
+def test_branches_stand_where_their_number_does(changeable: Path) -> None:
+    make_iteration("gspo0003", "i0002", ROWS)
+    found = facts(names()["evaluated"], "--over-time")
+    keys = ["i0001", "i0002", "gspo0003"]
+    assert [item["iteration"] for item in found["occurrences"]] == keys
+    assert Chain().keys == ["i0000", *keys]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipeline.showing.visible import json_safe, visible
+from pipeline.visible import json_safe, visible
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.artifacts import FOLDERS, is_table, read_json
 from pipeline.checking import flat
 from pipeline.errors import ArtifactError
 from pipeline.hashing import FACTS_FILE, files_in
-from pipeline.replay.tables import compare_tables, facts_that_differ
-from pipeline.replay.verdict import BADNESS, Comparison, Outcome, worst
-from pipeline.replay.weights import compare_weights
+from pipeline.replay.closeness import same_numbers
+from pipeline.replay.tables import facts_that_differ, table_difference
+from pipeline.replay.verdict import BADNESS, Difference, Outcome, worst
+from pipeline.replay.weights import weight_difference
 
 SHOWN_FILES = 3
 SHOWN_KEYS = 3
@@ -23,7 +26,7 @@ def other_labels(now: Mapping[str, str], then: Mapping[str, str]) -> list[str]:
     return [label for label in now if now[label] != then.get(label)]
 
 
-def compare(then: Path, now: Path, kind: str, tolerance: float) -> Comparison:
+def difference(then: Path, now: Path, kind: str, tolerance: float) -> Difference:
     """Compares two artifacts of one kind whose bytes differ.
 
     Args:
@@ -38,38 +41,38 @@ def compare(then: Path, now: Path, kind: str, tolerance: float) -> Comparison:
         if kind in FOLDERS:
             return _folders(then, now, tolerance)
         if is_table(kind):
-            return compare_tables(then, now, kind, tolerance)
+            return table_difference(then, now, kind, tolerance)
         return _numbers(then, now, tolerance)
     except ArtifactError as error:
-        return Comparison(Outcome.DIFFERENT, error.message, {"unreadable": error.message})
+        return Difference(Outcome.DIFFERENT, error.message, {"unreadable": error.message})
 
 
-def _folders(then: Path, now: Path, tolerance: float) -> Comparison:
+def _folders(then: Path, now: Path, tolerance: float) -> Difference:
     """File by file; what the folder says about itself decides nothing."""
     old, new = (
         {file.relative_to(folder).as_posix(): file for file in files_in(folder)}
         for folder in (then, now)
     )
-    found: dict[str, Comparison] = {}
+    found: dict[str, Difference] = {}
     for name in sorted(old.keys() | new.keys()):
         if name not in old or name not in new:
             what = "is missing" if name in old else "is new"
-            found[name] = Comparison(Outcome.DIFFERENT, what)
+            found[name] = Difference(Outcome.DIFFERENT, what)
         elif not _same_bytes(old[name], new[name]):
-            found[name] = compare_files(name, old[name], new[name], tolerance)
+            found[name] = file_difference(name, old[name], new[name], tolerance)
     if not found:
-        return Comparison(Outcome.IDENTICAL)
+        return Difference(Outcome.IDENTICAL)
     ordered = sorted(found, key=lambda name: (-BADNESS.index(found[name].outcome), name))
     text = "; ".join(f"{name}: {found[name].text}" for name in ordered[:SHOWN_FILES])
     if len(ordered) > SHOWN_FILES:
         text += f"; and {len(ordered) - SHOWN_FILES} more files"
     outcome = worst(each.outcome for each in found.values())
-    return Comparison(
+    return Difference(
         outcome, text, {name: found[name].facts or found[name].text for name in ordered}
     )
 
 
-def compare_files(name: str, then: Path, now: Path, tolerance: float) -> Comparison:
+def file_difference(name: str, then: Path, now: Path, tolerance: float) -> Difference:
     """Compares two versions of a file of a folder, by what its name says it is.
 
     Raises:
@@ -77,22 +80,22 @@ def compare_files(name: str, then: Path, now: Path, tolerance: float) -> Compari
     """
     if name == FACTS_FILE:
         text = facts_that_differ(read_json(then), read_json(now))
-        return Comparison(Outcome.SAME_CONTENT, text)
+        return Difference(Outcome.SAME_CONTENT, text)
     if name.endswith(".safetensors"):
-        return compare_weights(then, now, tolerance)
+        return weight_difference(then, now, tolerance)
     if name.endswith(".json"):
         return _numbers(then, now, tolerance)
     place = _first_other_byte(then, now)
-    return Comparison(Outcome.DIFFERENT, f"from byte {place} on", {"byte": place})
+    return Difference(Outcome.DIFFERENT, f"from byte {place} on", {"byte": place})
 
 
-def _numbers(then: Path, now: Path, tolerance: float) -> Comparison:
+def _numbers(then: Path, now: Path, tolerance: float) -> Difference:
     """JSON by key: the first values that differ, by name."""
     old, new = flat(read_json(then)), flat(read_json(now))
     keys = [key for key in sorted(old.keys() | new.keys()) if not _same(old, new, key)]
     if not keys:
         text = "the same values, written otherwise"
-        return Comparison(Outcome.SAME_CONTENT, text, {"reasons": [text]})
+        return Difference(Outcome.SAME_CONTENT, text, {"reasons": [text]})
     beyond = [key for key in keys if not _is_near(old.get(key), new.get(key), tolerance)]
     shown = beyond or keys
     text = "; ".join(
@@ -102,7 +105,7 @@ def _numbers(then: Path, now: Path, tolerance: float) -> Comparison:
         text += f"; {len(keys)} of {len(old.keys() | new.keys())} values differ"
     outcome = Outcome.DIFFERENT if beyond else Outcome.WITHIN_TOLERANCE
     values = {key: {"then": old.get(key), "now": new.get(key)} for key in keys}
-    return Comparison(outcome, text, {"values": values})
+    return Difference(outcome, text, {"values": values})
 
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], key: str) -> bool:
@@ -110,8 +113,10 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], key: str) -> bool:
 
 
 def _is_near(old: Any, new: Any, tolerance: float) -> bool:
-    numbers = all(isinstance(each, (int, float)) for each in (old, new))
-    return numbers and abs(old - new) <= tolerance * max(1.0, abs(old), abs(new))
+    if not all(isinstance(each, (int, float)) for each in (old, new)):
+        return False
+    pair = np.array([old], np.float64), np.array([new], np.float64)
+    return bool(same_numbers(*pair, tolerance)[0])
 
 
 def _said(values: Mapping[str, Any], key: str) -> str:
