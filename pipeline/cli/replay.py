@@ -37,7 +37,7 @@ NOT_POSSIBLE = 2
     "--tolerance",
     type=click.FloatRange(min=0),
     metavar="T",
-    help="How far numbers may be apart. Default: 0; 0.001 on a GPU or another processor.",
+    help="How far numbers may be apart. Default: 0; on a GPU or another processor 0.0001, of weights 0.001.",
 )
 @click.option(
     "--device", default="", metavar="D", help="Compute on cpu or cuda, whatever it was then."
@@ -66,8 +66,8 @@ def replay(
     device that were recorded, in a scratch folder: nothing in the workspace changes. Of each output it is said whether
     it is identical (the same bytes), has the same content in other bytes and why, or is different and where first.
 
-    Where exact numbers cannot be promised, on a GPU or another processor, they may be 0.001 apart: of tables and
-    metrics relative to the larger number or 1, of weights relative to the largest of their tensor.
+    Where exact numbers cannot be promised, on a GPU or another processor, those of tables and metrics may be 0.0001
+    apart, relative to the larger number or 1, and weights 0.001, relative to the largest of their tensor.
 
     Exit code: 0 identical, same content or within tolerance; 1 different; 2 could not be replayed.
 

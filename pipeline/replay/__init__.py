@@ -3,6 +3,6 @@
 step = its entry in a lock file (`steps.py`); inputs, code and settings as recorded come into a scratch folder
 (`stored.py`, `code_trees.py`, `settings.py`, `choosing.py`), and what judges replied then (`replies.py`); its program
 runs there (`running.py`, `programs.py`); every output is compared (`judging.py`, `differing.py`, `tables.py`,
-`weights.py`, `closeness.py`) beside what differs around it (`environment.py`); `verdict.py` is what comes out, and
+`weights.py`, `distances.py`) beside what differs around it (`environment.py`); `verdict.py` is what comes out, and
 `marks.py` shows it in MLflow. Nothing in the workspace changes, and nobody is asked.
 """

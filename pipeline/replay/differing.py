@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pipeline.artifacts import FOLDERS, is_table, read_json
 from pipeline.checking import flat
 from pipeline.errors import ArtifactError
 from pipeline.hashing import FACTS_FILE, files_in
-from pipeline.replay.closeness import same_numbers
+from pipeline.replay.distances import finite_or_none, number_distances
 from pipeline.replay.tables import facts_that_differ, table_difference
 from pipeline.replay.verdict import BADNESS, Difference, Outcome, worst
 from pipeline.replay.weights import weight_difference
@@ -67,9 +66,15 @@ def _folders(then: Path, now: Path, tolerance: float) -> Difference:
     if len(ordered) > SHOWN_FILES:
         text += f"; and {len(ordered) - SHOWN_FILES} more files"
     outcome = worst(each.outcome for each in found.values())
-    return Difference(
-        outcome, text, {name: found[name].facts or found[name].text for name in ordered}
-    )
+    facts = {name: found[name].facts or found[name].text for name in ordered}
+    return Difference(outcome, text, facts, _farthest(found.values()))
+
+
+def _farthest(found: Iterable[Difference]) -> float | None:
+    """How far numbers of several files are apart; None if something else differs, or nothing."""
+    apart = [each.apart for each in found if each.outcome is not Outcome.SAME_CONTENT]
+    known = [each for each in apart if each is not None]
+    return max(known) if known and len(known) == len(apart) else None
 
 
 def file_difference(name: str, then: Path, now: Path, tolerance: float) -> Difference:
@@ -96,7 +101,8 @@ def _numbers(then: Path, now: Path, tolerance: float) -> Difference:
     if not keys:
         text = "the same values, written otherwise"
         return Difference(Outcome.SAME_CONTENT, text, {"reasons": [text]})
-    beyond = [key for key in keys if not _is_near(old.get(key), new.get(key), tolerance)]
+    apart = {key: _apart(old.get(key), new.get(key)) for key in keys}
+    beyond = [key for key, far in apart.items() if not tolerance or far > tolerance]
     shown = beyond or keys
     text = "; ".join(
         f"{key} {_said(new, key)} instead of {_said(old, key)}" for key in shown[:SHOWN_KEYS]
@@ -105,18 +111,18 @@ def _numbers(then: Path, now: Path, tolerance: float) -> Difference:
         text += f"; {len(keys)} of {len(old.keys() | new.keys())} values differ"
     outcome = Outcome.DIFFERENT if beyond else Outcome.WITHIN_TOLERANCE
     values = {key: {"then": old.get(key), "now": new.get(key)} for key in keys}
-    return Difference(outcome, text, {"values": values})
+    return Difference(outcome, text, {"values": values}, finite_or_none(max(apart.values())))
 
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], key: str) -> bool:
     return key in old and key in new and repr(old[key]) == repr(new[key])
 
 
-def _is_near(old: Any, new: Any, tolerance: float) -> bool:
+def _apart(old: Any, new: Any) -> float:
+    """Of two values, as a tolerance counts; infinite if one is no number."""
     if not all(isinstance(each, (int, float)) for each in (old, new)):
-        return False
-    pair = np.array([old], np.float64), np.array([new], np.float64)
-    return bool(same_numbers(*pair, tolerance)[0])
+        return math.inf
+    return float(number_distances(float(old), float(new)))
 
 
 def _said(values: Mapping[str, Any], key: str) -> str:

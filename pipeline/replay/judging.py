@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import ROOT, read_facts
+from pipeline.artifacts import FOLDERS, ROOT, read_facts
 from pipeline.errors import ArtifactError
 from pipeline.lock_entries import Entry
 from pipeline.replay.differing import difference, file_difference
 from pipeline.replay.steps import stage_of, was_read
 from pipeline.replay.stored import LISTING, AlteredCopy, StoredArtifacts, dvc_md5
-from pipeline.replay.verdict import Difference, Outcome, OutputVerdict, worst
+from pipeline.replay.verdict import Difference, Outcome, OutputVerdict, Tolerance, worst
 
 
 class Judge:
@@ -30,14 +30,14 @@ class Judge:
         self._recorded = recorded
 
     def outputs(
-        self, entry: Entry, info: Mapping[str, Any], tolerance: float
+        self, entry: Entry, info: Mapping[str, Any], tolerance: Tolerance
     ) -> list[OutputVerdict]:
         """A verdict on everything the step makes, but its run_info.
 
         Args:
             entry: the step.
             info: its run_info.
-            tolerance: of numbers.
+            tolerance: of its numbers.
         """
         left_out = stage_of(entry).run_info_path(entry.key).as_posix()
         return [
@@ -55,7 +55,7 @@ class Judge:
                 how = _copy_difference(path, copy, self._folder / path)
                 yield f"{path}: {copy.where} holds something else than was read: {how.text}"
 
-    def _output(self, path: str, md5: str, content: str, tolerance: float) -> OutputVerdict:
+    def _output(self, path: str, md5: str, content: str, tolerance: Tolerance) -> OutputVerdict:
         made = self._folder / path
         if not made.exists():
             gone = Difference(Outcome.DIFFERENT, "the replay did not make it")
@@ -75,7 +75,7 @@ class Judge:
         return OutputVerdict(path, md5, replayed, found)
 
     def _unlike(
-        self, path: str, md5: str, content: str, tolerance: float
+        self, path: str, md5: str, content: str, tolerance: Tolerance
     ) -> tuple[Difference, Path]:
         """How an output with other bytes compares to the recorded one, and the file that copies are held against."""
         made, was = self._folder / path, self._recorded / path
@@ -88,13 +88,19 @@ class Judge:
                 return Difference(Outcome.SAME_CONTENT, text), made
             text = f"it came out with md5 {dvc_md5(made)}, and cannot be compared: {error.message}"
             return Difference(Outcome.NOT_REPLAYED, text), made
-        return difference(was, made, kind_of(path), tolerance), was
+        kind = kind_of(path)
+        return difference(was, made, kind, limit_of(kind, tolerance)), was
 
 
 def kind_of(path: str) -> str:
     """The kind of the artifact that belongs at a path: a table or folder, or numbers."""
     parent = Path(path).parent.relative_to(ROOT).as_posix()
     return "numbers" if path.endswith(".json") else parent
+
+
+def limit_of(kind: str, tolerance: Tolerance) -> float:
+    """How far the numbers of a kind of artifact may be apart."""
+    return tolerance.weights if kind in FOLDERS else tolerance.numbers
 
 
 def _content_hash(entry: Entry, info: Mapping[str, Any], path: str) -> str:

@@ -110,7 +110,7 @@ class Replayer:
                 "`rollbook verify` says which of both was changed",
             )
         tolerance = tolerance_of(info, now, self._options.tolerance)
-        outputs = judge.outputs(entry, info, tolerance.value)
+        outputs = judge.outputs(entry, info, tolerance)
         return StepVerdict(
             step=label,
             outcome=worst(each.comparison.outcome for each in outputs),

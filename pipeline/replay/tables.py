@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts import METADATA_KEY, rows_in, schema_of
 from pipeline.hashing import content_hash, in_one
-from pipeline.replay.closeness import same_numbers
+from pipeline.replay.distances import finite_or_none, number_distances
 from pipeline.replay.verdict import Difference, Outcome
 
 SHOWN_CHARACTERS = 60
+SAME = -1.0
+"""Less than any distance: two zeros of other signs are 0 apart, and other bits."""
 
 
 def table_difference(then: Path, now: Path, kind: str, tolerance: float) -> Difference:
@@ -111,11 +113,9 @@ def _other_rows(old: pa.Table, new: pa.Table, key: str) -> Difference | None:
 
 def _other_values(old: pa.Table, new: pa.Table, key: str, tolerance: float) -> Difference:
     """The first row, in order, that says something else; there is none if only NaN are stored in other bits."""
-    exact, beyond = {}, {}
-    for name in new.column_names:
-        columns = in_one(old[name]), in_one(new[name])
-        exact[name] = _unequal(*columns, 0.0)
-        beyond[name] = _unequal(*columns, tolerance) if tolerance else exact[name]
+    apart = {name: _apart(in_one(old[name]), in_one(new[name])) for name in new.column_names}
+    exact = {name: far > SAME for name, far in apart.items()}
+    beyond = {name: far > tolerance for name, far in apart.items()} if tolerance else exact
     if not any(mask.any() for mask in exact.values()):
         text = "the same values, NaN in other bits"
         return Difference(Outcome.SAME_CONTENT, text, {"reasons": [text]})
@@ -136,8 +136,15 @@ def _other_values(old: pa.Table, new: pa.Table, key: str, tolerance: float) -> D
         f"{key} {identity}, {name}{where}: {is_now} instead of {was}; "
         f"{rows} of {new.num_rows} rows differ, values: {counted}"
     )
-    facts = {"row_id": identity, "row": row, "column": name + where, "then": was}
-    return Difference(outcome, text, {**facts, "now": is_now, "rows": rows, "cells": cells})
+    facts = {"row_id": identity, "row": row, "column": name + where, "then": was, "now": is_now}
+    largest = {each: finite_or_none(apart[each].max()) for each in cells}
+    known = [far for far in largest.values() if far is not None]
+    return Difference(
+        outcome,
+        text,
+        {**facts, "rows": rows, "of": new.num_rows, "cells": cells, "apart": largest},
+        max(known) if len(known) == len(largest) else None,
+    )
 
 
 def _some(
@@ -147,9 +154,14 @@ def _some(
     return [(table.column_names.index(name), mask) for name, mask in masks.items() if mask.any()]
 
 
-def _unequal(old: pa.Array, new: pa.Array, tolerance: float) -> NDArray[np.bool_]:
-    """Rows whose values differ, nulls and items of lists included; NaN is itself."""
+def _apart(old: pa.Array, new: pa.Array) -> NDArray[np.float64]:
+    """How far apart the values of each row are, as a tolerance counts, nulls and items of lists included.
+
+    Returns:
+        `SAME` for the same bits, NaN among them; infinity where something else than numbers differs.
+    """
     empty, other = _nulls(old), _nulls(old) != _nulls(new)
+    apart = np.full(len(old), SAME)
     if pa.types.is_list(old.type) or pa.types.is_large_list(old.type):
         lengths, others = (
             pc.fill_null(pc.list_value_length(each), 0).to_numpy(zero_copy_only=False)
@@ -158,25 +170,32 @@ def _unequal(old: pa.Array, new: pa.Array, tolerance: float) -> NDArray[np.bool_
         other |= lengths != others
         rows = np.flatnonzero(~other & ~empty)
         a, b = (pc.list_flatten(each.take(pa.array(rows))) for each in (old, new))
-        other[np.repeat(rows, lengths[rows])[_unequal(a, b, tolerance)]] = True
+        np.maximum.at(apart, np.repeat(rows, lengths[rows]), _apart(a, b))
     elif pa.types.is_struct(old.type):
         for place in range(old.type.num_fields):
             a, b = (pc.struct_field(each, [place]) for each in (old, new))
-            other |= _unequal(a, b, tolerance)
+            apart = np.maximum(apart, _apart(a, b))
     elif pa.types.is_floating(old.type):
         was, is_now = (
             pc.fill_null(each, 0).to_numpy(zero_copy_only=False).astype(np.float64)
             for each in (old, new)
         )
-        other |= ~same_numbers(was, is_now, tolerance)
+        apart = number_distances(was, is_now)
+        apart[_same_number(was, is_now)] = SAME
     elif not pa.types.is_null(old.type):
         other |= pc.fill_null(pc.not_equal(old, new), False).to_numpy(zero_copy_only=False)
-    return other
+    apart[other] = np.inf
+    return apart
 
 
 def _nulls(array: pa.Array) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
     return found
+
+
+def _same_number(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Where numbers have the same bits, or both are NaN."""
+    return (a.view(np.int64) == b.view(np.int64)) | (np.isnan(a) & np.isnan(b))
 
 
 def _pair(old: Any, new: Any, where: str = "") -> tuple[str, str, str]:

@@ -42,11 +42,14 @@ class Difference:
         outcome: how they relate.
         text: why bytes differ, or the first difference and how many there are; empty where nothing differs.
         facts: the same as JSON values.
+        apart: the largest distance of two numbers, as a tolerance counts it, if nothing but numbers differs: the
+            smallest tolerance that would do. None: nothing differs, or something that no tolerance is for.
     """
 
     outcome: Outcome
     text: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    apart: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,13 @@ class Tolerance:
     """How far numbers may be apart.
 
     Attributes:
-        value: of tables and metrics relative to the larger of both numbers and 1, of weights to the largest of their
-            tensor; 0 asks for the same bits.
-        reason: why it is not 0; empty where it is.
+        numbers: of tables and metrics, relative to the larger of both numbers and 1; 0 asks for the same bits.
+        weights: of policies and optimizer states, relative to the largest of their tensor; likewise.
+        reason: why they are not 0; empty where they are.
     """
 
-    value: float = 0.0
+    numbers: float = 0.0
+    weights: float = 0.0
     reason: str = ""
 
 

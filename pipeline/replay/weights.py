@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts import damaged
-from pipeline.replay.closeness import largest_finite
+from pipeline.replay.distances import distances, finite_or_none, largest_finite
 from pipeline.replay.verdict import Difference, Outcome
 
 LENGTH_BYTES = 8
@@ -63,7 +63,7 @@ class _Found:
     tensors: int = 0
     weights: int = 0
     total: int = 0
-    beyond: bool = False
+    apart: float = 0.0
     largest: _Largest = field(default_factory=_Largest)
 
 
@@ -82,11 +82,11 @@ def weight_difference(then: Path, now: Path, tolerance: float) -> Difference:
         return Difference(Outcome.DIFFERENT, other, {"tensors": other})
     found = _Found()
     for name, tensor in old.items():
-        _compare(name, (then, tensor), (now, new[name]), tolerance, found)
+        _compare(name, (then, tensor), (now, new[name]), found)
     if not found.tensors:
         text = "the same tensors, laid out otherwise"
         return Difference(Outcome.SAME_CONTENT, text, {"reasons": [text]})
-    return _said(found, len(old))
+    return _said(found, len(old), tolerance)
 
 
 def _tensors(file: Path) -> dict[str, _Tensor]:
@@ -127,7 +127,6 @@ def _compare(
     name: str,
     old: tuple[Path, _Tensor],
     new: tuple[Path, _Tensor],
-    tolerance: float,
     found: _Found,
 ) -> None:
     """Adds what differs in one tensor to what was found."""
@@ -136,7 +135,7 @@ def _compare(
     differing = 0
     for begin, was, is_now in _pieces(old, new):
         unlike = np.flatnonzero(was != is_now)
-        if tolerance and old[1].dtype in NUMBERS:
+        if old[1].dtype in NUMBERS:
             largest = max(largest, largest_finite(_values(was, old[1].dtype)))
         if not len(unlike):
             continue
@@ -145,8 +144,7 @@ def _compare(
             apart = math.inf
             continue
         a, b = (_values(each[unlike], old[1].dtype) for each in (was, is_now))
-        with np.errstate(invalid="ignore"):
-            distance = np.nan_to_num(np.abs(a - b), nan=np.inf)
+        distance = distances(a, b)
         place = int(distance.argmax())
         apart = max(apart, float(distance[place]))
         if float(distance[place]) > found.largest.value:
@@ -163,7 +161,7 @@ def _compare(
         found.first = found.first or name
         found.tensors += 1
         found.weights += differing
-        found.beyond |= not tolerance or apart > tolerance * largest
+        found.apart = max(found.apart, float(distances(apart, 0.0, largest)))
 
 
 def _pieces(
@@ -195,8 +193,9 @@ def _ulp(old: int, new: int, tensor: _Tensor) -> int | None:
     return abs(one - other)
 
 
-def _said(found: _Found, tensors: int) -> Difference:
-    outcome = Outcome.DIFFERENT if found.beyond else Outcome.WITHIN_TOLERANCE
+def _said(found: _Found, tensors: int, tolerance: float) -> Difference:
+    near = tolerance and found.apart <= tolerance
+    outcome = Outcome.WITHIN_TOLERANCE if near else Outcome.DIFFERENT
     share = found.weights / found.total
     most = found.largest
     text = f"first in tensor {found.first}"
@@ -221,4 +220,4 @@ def _said(found: _Found, tensors: int) -> Difference:
             "ulp": most.ulp,
         },
     }
-    return Difference(outcome, text, facts)
+    return Difference(outcome, text, facts, finite_or_none(found.apart))

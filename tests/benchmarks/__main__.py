@@ -5,6 +5,7 @@ without names all of them are measured.
 
 `python -m tests.benchmarks algorithms` compares the presets instead and writes reports/algorithms.md; it takes hours.
 `python -m tests.benchmarks smollm2` trains SmolLM2 and writes reports/smollm2.md; it takes half an hour.
+`python -m tests.benchmarks determinism` runs steps again under other conditions and writes reports/determinism.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pipeline.errors import nearest
 from tests.benchmarks import (
     against_trl,
     algorithms,
+    determinism,
     generation,
     hostile_code,
     kills,
@@ -45,15 +47,19 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "showing": showing.report,
     "kills": kills.report,
 }
+REPORTS: dict[str, Callable[[Sequence[str]], None]] = {
+    "algorithms": algorithms.main,
+    "smollm2": smollm2.main,
+    "determinism": determinism.main,
+}
+"""Reports of their own."""
 
 
 def main(names: Sequence[str]) -> None:
     """Measures sections by name, none: all. Each is written as soon as it is there."""
     for name in names:
         if name not in SECTIONS:
-            sys.exit(
-                f"there is no section {name!r}; {nearest(name, [*SECTIONS, 'algorithms', 'smollm2'])}"
-            )
+            sys.exit(f"there is no section {name!r}; {nearest(name, [*SECTIONS, *REPORTS])}")
     done = []
     for name in names or SECTIONS:
         done.append(stamped(SECTIONS[name](), _now_and_here()))
@@ -77,8 +83,7 @@ def _now_and_here() -> str:
 
 
 if __name__ == "__main__":
-    reports = {"algorithms": algorithms.main, "smollm2": smollm2.main}
-    if sys.argv[1:2] and sys.argv[1] in reports:
-        reports[sys.argv[1]](sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in REPORTS:
+        REPORTS[sys.argv[1]](sys.argv[2:])
     else:
         main(sys.argv[1:])

@@ -49,10 +49,12 @@ def _print_step(verdict: StepVerdict) -> None:
         return
     for each in verdict.outputs:
         said = f": {each.comparison.text}" if each.comparison.text else ""
+        if each.comparison.apart is not None:
+            said += f"; no number is farther than {each.comparison.apart:.2g} apart"
         click.echo(f"  {each.path}: {each.comparison.outcome}{said}")
-    if verdict.tolerance.value:
+    if (allowed := verdict.tolerance).reason:
         click.echo(
-            f"  numbers may be {verdict.tolerance.value:g} apart: {verdict.tolerance.reason}"
+            f"  numbers may be {allowed.numbers:g} apart, weights {allowed.weights:g}: {allowed.reason}"
         )
     click.echo(f"  ran the code of {verdict.code} with {verdict.settings}")
     for note in verdict.notes:

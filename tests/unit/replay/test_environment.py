@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 
 from pipeline.replay.environment import (
-    INEXACT_TOLERANCE,
+    INEXACT_NUMBERS,
+    INEXACT_WEIGHTS,
     environment_changes,
     recorded_runtime,
     tolerance_of,
 )
-from pipeline.replay.verdict import Outcome, exit_code, worst
+from pipeline.replay.judging import limit_of
+from pipeline.replay.verdict import Outcome, Tolerance, exit_code, worst
 
 
 def _info(
@@ -60,16 +62,27 @@ def test_differences_name_what_was_and_what_is() -> None:
         ("threads", "2", "4"),
     ]
     assert list(environment_changes(then, then)) == []
+    without = _info(threads=None, torch="2.13.0", polars="1.0")  # as a step alone, not forked
+    assert (
+        list(environment_changes(then, without)) == list(environment_changes(without, then)) == []
+    )
 
 
 def test_exactness_is_asked_for_where_it_can_be_promised() -> None:
-    assert tolerance_of(_info(), _info(torch="9"), None).value == 0
+    assert tolerance_of(_info(), _info(torch="9"), None) == Tolerance()
+    limits = (INEXACT_NUMBERS, INEXACT_WEIGHTS)
     gpu = tolerance_of(_info(gpus=("H200",)), _info(), None)
-    assert (gpu.value, gpu.reason) == (INEXACT_TOLERANCE, "computed on a GPU")
+    assert gpu == Tolerance(*limits, "computed on a GPU")
     other = tolerance_of(_info(), _info(cpu="B"), None)
-    assert (other.value, other.reason) == (INEXACT_TOLERANCE, "computed on another processor")
-    assert tolerance_of(_info(), _info(cpu="B"), 0.0).value == 0
-    assert tolerance_of(_info(), _info(), 0.5).reason == "asked for"
+    assert other == Tolerance(*limits, "computed on another processor")
+    assert tolerance_of(_info(), _info(cpu="B"), 0.0) == Tolerance()
+    assert tolerance_of(_info(), _info(), 0.5) == Tolerance(0.5, 0.5, "asked for")
+
+
+def test_weights_have_a_limit_of_their_own() -> None:
+    tolerance = Tolerance(1.0, 2.0, "asked for")
+    kinds = {"policies": 2.0, "optimizers": 2.0, "rollouts": 1.0, "updates": 1.0, "numbers": 1.0}
+    assert {kind: limit_of(kind, tolerance) for kind in kinds} == kinds
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,30 @@ def test_infinite_weights_have_no_tolerance(
     assert _compared(one, near, 1e-3).outcome is not Outcome.DIFFERENT
 
 
+def test_how_far_weights_are_apart_is_the_tolerance_that_would_do(project: Path) -> None:
+    old = np.array([0.0, 10.0], dtype=np.float32)
+    new = np.array([0.005, 10.0], dtype=np.float32)
+    apart = _compared(old, new).apart
+    assert apart == pytest.approx(5e-4)
+    assert apart is not None
+    assert _compared(old, new, apart).outcome is Outcome.WITHIN_TOLERANCE
+    assert _compared(old, new, 0.99 * apart).outcome is Outcome.DIFFERENT
+    assert _compared(old, np.array([math.nan, 10.0], dtype=np.float32)).apart is None
+    zeros = np.zeros(2, dtype=np.float32)
+    assert _compared(zeros, -zeros).apart == 0
+    assert _compared(zeros, old).apart is None  # no scale
+
+
+def test_a_folder_is_as_far_apart_as_its_files(project: Path) -> None:
+    one, other = np.array([1.0, 2.0], dtype=np.float32), np.array([1.0, 2.5], dtype=np.float32)
+    old = _policy("old", "x", config='{"theta": 100.0}', a=one)
+    near = _policy("near", "y", config='{"theta": 101.0}', a=other)
+    assert difference(old, near, "policies", 0.0).apart == pytest.approx(0.25)
+    assert difference(old, _policy("same", "y", a=one), "policies", 0.0).apart is None
+    (near / "added.txt").write_bytes(b"")
+    assert difference(old, near, "policies", 0.0).apart is None
+
+
 def test_other_tensors(project: Path) -> None:
     one = np.ones(2, dtype=np.float32)
     old, new = _policy("old", a=one, b=one), _policy("new", a=np.ones(3, dtype=np.float32), c=one)
@@ -177,8 +201,10 @@ def test_numbers(project: Path) -> None:
     assert compared(0.0).text.endswith("4 of 4 values differ")
     assert compared(1e-3).outcome is Outcome.DIFFERENT
     assert "reward" not in compared(1e-3).text
+    assert compared(1e-3).apart is None  # a number instead of none
     write_json({"reward": 0.5 + 1e-9, "kl": None, "steps": 3}, Path("new.json"))
     assert compared(1e-3).outcome is Outcome.WITHIN_TOLERANCE
+    assert compared(0.0).apart == pytest.approx(1e-9)
     for was, is_now in (("Infinity", "1.0"), ("Infinity", "-Infinity"), ("NaN", "1.0")):
         Path("old.json").write_text(f'{{"reward": {was}}}')
         Path("new.json").write_text(f'{{"reward": {is_now}}}')

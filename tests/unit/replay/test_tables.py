@@ -126,6 +126,28 @@ def test_infinite_numbers_have_no_tolerance(
     assert _compared(one, near, "scores", 1e-3).outcome is outcome
 
 
+def test_how_far_numbers_are_apart_is_the_tolerance_that_would_do(project: Path) -> None:
+    logprobs = [-20.0, *ROLLOUTS["sampling_logprobs"][3].as_py()[1:]]
+    old = _with(ROLLOUTS, "sampling_logprobs", 3, logprobs)
+    near = _with(old, "sampling_logprobs", 3, [-20.5, *logprobs[1:-1], logprobs[-1] + 0.01])
+    found = _compared(old, near, "rollouts")
+    assert found.apart == pytest.approx(0.5 / 20.5)
+    assert found.facts["apart"] == {"sampling_logprobs": found.apart}
+    assert found.facts["of"] == 8
+    assert _compared(old, near, "rollouts", found.apart).outcome is Outcome.WITHIN_TOLERANCE
+    assert _compared(old, near, "rollouts", 0.99 * found.apart).outcome is Outcome.DIFFERENT
+
+
+def test_no_tolerance_is_for_words_and_missing_numbers(project: Path) -> None:
+    near = _with(SCORES, "reward", 0, 1.0 + 1e-6)
+    assert _compared(SCORES, _with(near, "reward", 1, None), "scores").apart is None
+    assert _compared(SCORES, _with(near, "reward", 1, float("inf")), "scores").apart is None
+    found = _compared(ROLLOUTS, _with(ROLLOUTS, "text", 0, "4"), "rollouts")
+    assert (found.apart, found.facts["apart"]) == (None, {"text": None})
+    zero = _compared(SCORES, _with(SCORES, "reward", 1, -0.0), "scores")
+    assert (zero.outcome, zero.apart) == (Outcome.DIFFERENT, 0.0)
+
+
 def test_other_rows(project: Path) -> None:
     fewer = _compared(SCORES, SCORES.slice(0, 7), "scores")
     last = SCORES["rollout_id"][7].as_py()
