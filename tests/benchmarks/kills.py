@@ -2,7 +2,8 @@
 
 A run starts with nothing but its settings. It is killed at random moments and started again until it gets through or
 has been killed often enough, then brought to its end, and must be what a run is that nobody disturbed.
-`python -m tests.benchmarks.kills 100` prints the section for a hundred.
+`python -m tests.benchmarks.kills 100` prints the section for a hundred. A thousand take over an hour: finished runs are
+kept below KEPT, and a measurement that was cut off goes on with the next one; delete it to start anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import collections
 import concurrent.futures
 import functools
 import itertools
+import json
 import os
 import random
 import shutil
@@ -19,12 +21,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipeline.artifacts import write_json
+from pipeline.hashing import short
+from pipeline.lineage import git_says
+from pipeline.scratch import SCRATCH
 from tests.benchmarks.tables import markdown
 from tests.e2e.kills import NOT_IN_A_STAGE, Kill, faults, kill_once
-from tests.e2e.projects import make_project, output_hashes, repro
+from tests.e2e.projects import ROOT, make_project, output_hashes, repro
 
 KILLS = 1000
 KILLS_PER_RUN = 25
@@ -32,6 +38,7 @@ WORKING_SHARE = 0.3
 """Of the time of an undisturbed run: a kill comes at most so long after `check`, and so they reach every stage."""
 SEED = 0
 SHOWN_FAULTS = 10
+KEPT = ROOT / SCRATCH / "kills"
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,13 @@ class Run:
         kills: in order.
         seconds: in all.
         faults: what was not as in the undisturbed run, in the end.
+        commit: of the code that ran.
     """
 
     kills: Sequence[Kill]
     seconds: float
     faults: Sequence[str]
+    commit: str
 
 
 def report(kills: int = KILLS, processes: int | None = None) -> str:
@@ -71,27 +80,41 @@ def report(kills: int = KILLS, processes: int | None = None) -> str:
 
 
 def _runs(task: Callable[[int], Run], kills: int, processes: int) -> list[Run]:
-    """Runs of numbers 0, 1, … until all of them together were killed often enough."""
-    found: list[Run] = []
-    number = 0
+    """Runs of numbers 0, 1, … until all of them together, kept ones too, were killed often enough."""
+    found = _kept()
+    numbers = itertools.count(max(found, default=-1) + 1)
+
+    def done() -> int:
+        return sum(len(each.kills) for each in found.values())
+
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        going: set[concurrent.futures.Future[Run]] = set()
-        while sum(len(each.kills) for each in found) < kills or going:
-            while len(going) < processes and sum(len(each.kills) for each in found) < kills:
-                going.add(pool.submit(task, number))
-                number += 1
-            done, going = concurrent.futures.wait(
+        going: dict[concurrent.futures.Future[Run], int] = {}
+        while done() < kills or going:
+            while len(going) < processes and done() < kills:
+                number = next(numbers)
+                going[pool.submit(task, number)] = number
+            finished, _ = concurrent.futures.wait(
                 going, return_when=concurrent.futures.FIRST_COMPLETED
             )
-            found += [each.result() for each in done]
-            for fault in itertools.chain(*(each.result().faults for each in done)):
-                print(fault, file=sys.stderr)
-            print(
-                f"{sum(len(each.kills) for each in found)} kills in {len(found)} runs, "
-                f"{sum(bool(each.faults) for each in found)} runs with faults",
-                file=sys.stderr,
-                flush=True,
-            )
+            for each in finished:
+                number = going.pop(each)
+                found[number] = each.result()
+                write_json(asdict(found[number]), KEPT / f"{number:04d}.json")
+                for fault in found[number].faults:
+                    print(fault, file=sys.stderr)
+            faulty = sum(bool(each.faults) for each in found.values())
+            said = f"{done()} kills in {len(found)} runs, {faulty} runs with faults"
+            print(said, file=sys.stderr, flush=True)
+    return list(found.values())
+
+
+def _kept() -> dict[int, Run]:
+    """Runs of a measurement that was cut off, by number."""
+    found = {}
+    for file in sorted(KEPT.glob("*.json")):
+        said = json.loads(file.read_text(encoding="utf-8"))
+        kills = [Kill(**each) for each in said["kills"]]
+        found[int(file.stem)] = Run(kills, said["seconds"], said["faults"], said["commit"])
     return found
 
 
@@ -110,7 +133,9 @@ def _run(template: Path, expected: dict[str, str], working_seconds: float, numbe
         found.append(str(error))
     if not found:
         shutil.rmtree(folder)
-    return Run(kills, time.perf_counter() - started, [f"run {number}: {each}" for each in found])
+    said = [f"run {number}: {each}" for each in found]
+    commit = short(git_says("rev-parse", "HEAD") or "")
+    return Run(kills, time.perf_counter() - started, said, commit)
 
 
 def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
@@ -128,10 +153,11 @@ def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
     seconds = [run.seconds for run in runs]
     lines = [f"- {' '.join(fault.split())}" for fault in faulty[:SHOWN_FAULTS]]
     listed = "\n".join(["", "", *lines] if lines else [])
+    commits = ", ".join(dict.fromkeys(run.commit for run in runs))
     return (
         f"## Random kills\n\n{len(kills):,} kills with SIGKILL in {len(runs)} runs of one small iteration from "
-        f"nothing, each then brought to its end. Faults: {len(faulty)}. Compared are the md5s of all outputs but "
-        "run_info with those of a run that nobody disturbed, what is left behind, `rollbook verify`, and what a second "
+        f"nothing, each then brought to its end; code of {commits}. Faults: {len(faulty)}. Compared are "
+        "the md5s of all outputs but run_info with those of a run that nobody disturbed, what is left behind, `rollbook verify`, and what a second "
         f"`dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, killed "
         f"{len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included."
         f"\n\n{table}{listed}"
