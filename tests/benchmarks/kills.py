@@ -158,8 +158,8 @@ def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
         f"## Random kills\n\n{len(kills):,} kills with SIGKILL in {len(runs)} runs of one small iteration from "
         f"nothing, each then brought to its end; code of {commits}. Faults: {len(faulty)}. Compared are "
         "the md5s of all outputs but run_info with those of a run that nobody disturbed, what is left behind, "
-        f"`rollbook verify`, and what a second `dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, killed "
-        f"{len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included."
+        f"`rollbook verify`, and what a second `dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, "
+        f"killed {len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included."
         f"\n\n{table}{listed}"
     )
 
