@@ -436,4 +436,4 @@ def test_the_tolerance_that_is_asked_for(
     result = replay(SCORE, "--with-code", "worktree", "--tolerance", tolerance)
     assert (result.exit_code, verdict(SCORE)["outcome"]) == (code, outcome), result.output
     if tolerance != "0":
-        assert f"numbers may be {tolerance} apart: asked for" in result.output
+        assert f"numbers may be {tolerance} apart, weights {tolerance}: asked for" in result.output
