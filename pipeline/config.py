@@ -32,6 +32,7 @@ from pipeline.registry import build
 
 if TYPE_CHECKING:
     from pipeline.advantages.base import AdvantageEstimator
+    from pipeline.doctor.checks.base import Check
     from pipeline.engines.base import RolloutEngine
     from pipeline.losses.base import Loss
     from pipeline.policies.base import BasePolicy
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pipeline.sealed import SealedIteration
     from pipeline.sources.base import Source
 else:
-    AdvantageEstimator = RolloutEngine = Loss = BasePolicy = Reward = Source = Component
+    AdvantageEstimator = Check = RolloutEngine = Loss = BasePolicy = Reward = Source = Component
 
 PARAMS_FILE = Path("params.yaml")
 BASE_KEY = "i0000"
@@ -591,7 +592,19 @@ class Params(Model):
     rescores: dict[RescoreName, Rescore] = Field(default_factory=dict)
     runtime: Runtime = Field(default_factory=Runtime)
     tracking: Tracking = Field(default_factory=Tracking)
+    doctor: list[Annotated[SerializeAsAny[Check], _of("doctor.checks")]] = Field(
+        default_factory=list
+    )
+    """Checks of `rollbook doctor` with thresholds other than the defaults, left out (`off: true`), or of your own
+    (`path: file.py:Class`). Decides no result; no DVC parameter."""
     _sealed: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _checks_differ(self) -> Params:
+        names = [check.name for check in self.doctor]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"doctor names the check {twice[0]!r} twice; put it all in one entry")
+        return self
 
     def with_sealed(self, sealed: Mapping[str, SealedIteration]) -> Params:
         """The same with the iterations that `rollbook seal` took out of the file."""

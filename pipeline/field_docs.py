@@ -20,9 +20,15 @@ ENTRY = re.compile(r"    (?P<names>\w+(?:, \w+)*): (?P<text>.*)")
 
 def meaning_of(cls: type[Model], field: str) -> str:
     """The first sentence that is said of a field, by the class or the nearest parent that says anything; else empty."""
+    found = text_on(cls, field)
+    return _first_sentence(found) if found else ""
+
+
+def text_on(cls: type[Model], field: str) -> str:
+    """All that is said of a field, on one line; from where `meaning_of` takes its first sentence."""
     for parent in cls.__mro__:
         if issubclass(parent, Model) and (found := _explained(parent).get(field)):
-            return _first_sentence(found)
+            return " ".join(found.split())
     return ""
 
 

@@ -27,7 +27,7 @@ def menu(kind: str) -> list[str]:
     """Names of all built-in components of a kind (`rewards`, `losses`, …), sorted."""
     names = [
         file.stem
-        for file in sorted((PACKAGE_FOLDER / kind).glob("*.py"))
+        for file in sorted(_folder_of(kind).glob("*.py"))
         if file.stem not in ("__init__", "base")
     ]
     return [name for name in names if _component_in(kind, name) is not None]
@@ -37,7 +37,7 @@ def build(kind: str, spec: Any) -> Component:
     """Builds the component that `spec` names.
 
     Args:
-        kind: a folder of `pipeline/`, such as `rewards`.
+        kind: a package below `pipeline`, such as `rewards` or `doctor.checks`.
         spec: `{name: ..., **fields}`, `{path: "file.py:Class", **fields}`, a bare name, or a built component.
 
     Raises:
@@ -98,8 +98,12 @@ def _built_in(kind: str, name: object) -> type[Component]:
     return cls
 
 
+def _folder_of(kind: str) -> Path:
+    return PACKAGE_FOLDER.joinpath(*kind.split("."))
+
+
 def _file_of(kind: str, name: object) -> Path:
-    return PACKAGE_FOLDER / kind / f"{name}.py"
+    return _folder_of(kind) / f"{name}.py"
 
 
 def _component_in(kind: str, name: str) -> type[Component] | None:

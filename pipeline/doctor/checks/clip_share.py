@@ -1,0 +1,61 @@
+"""clip_share: the clip holds a large part of the tokens, iteration after iteration.
+
+A clipped token has no gradient: steps are so large that the later ones of an iteration have little left to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import PositiveInt
+
+from pipeline.config import Share
+from pipeline.doctor.checks.base import Check, change_of, rounded
+from pipeline.doctor.finding import Finding
+from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.statistics import successive
+
+NAME = "clip_ratio/region_mean"
+
+
+class ClipShare(Check):
+    """A high share of clipped tokens in several iterations.
+
+    Attributes:
+        limit: share of tokens held by a bound; 0.2 in the first, 0.07 in the second and 0.02 in the sixth iteration of
+            the shipped params.yaml (seeds 0 to 2).
+        sequences: the same for losses whose ratio is one of whole answers, chosen as twice the limit: in healthy runs
+            of GSPO a hundred times as many tokens are clipped as in runs of GRPO (arXiv 2507.18071 §5).
+        iterations: in a row that must be above it; the first of a chain often is, for the policy has most to learn
+            then.
+    """
+
+    limit: Share = 0.15
+    sequences: Share = 0.3
+    iterations: PositiveInt = 3
+
+    def __call__(self, run: Readings) -> Iterator[Finding]:
+        measured = run.having(NAME)
+        flagged = [each.metrics[NAME] > self._limit_of(each) for each in measured]
+        found = successive(measured, flagged, self.iterations)
+        if not found:
+            return
+        last = found[-1]
+        rate = last.recipe.update_policy.learning_rate
+        highest = max(each.metrics[NAME] for each in found)
+        yield self.finding(
+            "warning",
+            found,
+            f"up to {highest:.0%} of tokens are clipped, in {len(found)} iterations",
+            [
+                f"{each.key}: {each.metrics[NAME]:.0%} of tokens, gradient norm {each.metrics.get('grad_norm', 0):.2g}"
+                for each in found[-4:]
+            ],
+            "the learning rate is too high for the clip's bounds: the policy has left them early, and the rest of an "
+            "iteration's steps have nothing to learn from",
+            change_of(last, "update_policy.learning_rate", rounded(rate / 3)),
+        )
+
+    def _limit_of(self, reading: Reading) -> float:
+        of_tokens = reading.recipe.update_policy.loss.ratio == "token"
+        return self.limit if of_tokens else self.sequences

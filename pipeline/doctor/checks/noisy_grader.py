@@ -1,0 +1,129 @@
+"""noisy_grader: rewards that differ by next to nothing become advantages of full size.
+
+    A_i = (r_i − μ_g) / (σ_g + eps)
+
+Where all answers to a prompt are alike, σ_g is what the grader's own noise makes it, and dividing by it gives chance
+the same weight as a right answer among wrong ones (Dr. GRPO, arXiv 2503.20783 §3.1, calls it a bias of the difficulty).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.advantages.moments import moments_of
+from pipeline.config import Share
+from pipeline.doctor.checks.base import Check, change_of
+from pipeline.doctor.finding import Change, Finding
+from pipeline.doctor.readings import REWARD_PREFIX, Reading, Readings, Rollouts
+from pipeline.doctor.statistics import FEWEST_GROUPS, mean_of
+from pipeline.evaluation import Estimate
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Groups of an iteration whose spread is that of noise: share of those with a spread, and the label of one."""
+
+    reading: Reading
+    rollouts: Rollouts
+    share: Estimate
+    example: int
+
+
+class NoisyGrader(Check):
+    """Groups of near-equal rewards that are divided by their own deviation.
+
+    Attributes:
+        spread: deviation within a group, as a share of that of the whole iteration, below which rewards are near-equal;
+            one wrong answer of eight makes 0.66 in the shipped params.yaml.
+        distinct: share of a group's rewards that are different numbers, from which on they look drawn at random; a
+            small reward for the layout, which is meant, takes two or three values.
+        groups: share of the groups with a spread that may be so; rewards of right and wrong make none.
+        judge: a judge's own spread over its votes, as a share of the spread within groups, from which on it is as large
+            as what it is asked about.
+    """
+
+    spread: Share = 0.05
+    distinct: Share = 0.5
+    groups: Share = 0.1
+    judge: Share = 1.0
+
+    def __call__(self, run: Readings) -> Iterator[Finding]:
+        scored = [each for each in run.scored if _scale(each[0]) == "group"]
+        every = [self._noise(*each) for each in scored]
+        found = [each for each in every if each is not None and each.share.low > self.groups]
+        if found:
+            last = found[-1]
+            yield self.finding(
+                "warning",
+                [each.reading for each in found],
+                f"{last.share.mean:.0%} of groups have near-equal rewards, made into advantages of full size",
+                [_evidence(each) for each in found[-3:]],
+                "the reward is noisy, and dividing by a group's deviation makes noise as large as a difference",
+                change_of(last.reading, "compute_advantages.estimator.scale", "batch"),
+            )
+        for reading, rollouts in scored[-1:]:
+            yield from self._judges(reading, rollouts)
+
+    def _noise(self, reading: Reading, rollouts: Rollouts) -> _Noise | None:
+        group, first = rollouts.by_group, rollouts.first_of_group
+        signal = group.spread[first]
+        known = rollouts.rewards[~np.isnan(rollouts.rewards)]
+        if signal.sum() < FEWEST_GROUPS or not known.size:
+            return None
+        pairs = np.unique(
+            np.stack([rollouts.groups, rollouts.rewards])[:, ~np.isnan(rollouts.rewards)], axis=1
+        )
+        different = np.bincount(pairs[0].astype(np.int64), minlength=len(first))
+        near = signal & (group.std[first] < self.spread * known.std())
+        near &= different > self.distinct * rollouts.group_sizes
+        return _Noise(
+            reading, rollouts, mean_of(near[signal].astype(np.float64)), int(near.argmax())
+        )
+
+    def _judges(self, reading: Reading, rollouts: Rollouts) -> Iterator[Finding]:
+        for place, reward in enumerate(reading.recipe.score_rollouts.rewards):
+            label = reward.column.removeprefix(REWARD_PREFIX)
+            own, votes = rollouts.logged(f"{label}_spread"), getattr(reward, "votes", None)
+            if own is None or votes is None or np.isnan(own).all():
+                continue
+            within = float(np.nanmean(_deviations(rollouts, label)))
+            noise = float(np.nanmean(own)) / votes**0.5
+            if within > 0 and noise > self.judge * within:
+                yield self.finding(
+                    "warning",
+                    [reading],
+                    f"reward {label} disagrees with itself by {noise:.2g}, answers of a group differ by {within:.2g}",
+                    [
+                        f"{reading.key}: mean deviation of {votes} votes on {len(own)} answers {np.nanmean(own):.3g}"
+                    ],
+                    "the judge's replies vary more than the answers do, so chance decides which of them are reinforced",
+                    Change(
+                        f"recipes.{reading.recipe_name}.score_rollouts.rewards[{place}].votes",
+                        str(votes),
+                        str(4 * votes),
+                    ),
+                )
+
+
+def _scale(reading: Reading) -> str | None:
+    return getattr(reading.recipe.compute_advantages.estimator, "scale", None)
+
+
+def _deviations(rollouts: Rollouts, label: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Of one component within each group."""
+    return moments_of(rollouts.components[label], rollouts.groups, ddof=0).std[
+        rollouts.first_of_group
+    ]
+
+
+def _evidence(each: _Noise) -> str:
+    rollouts, rows = each.rollouts, each.rollouts.groups == each.example
+    rewards = rollouts.rewards[rows]
+    shown = f"rewards {np.nanmin(rewards):.4g} to {np.nanmax(rewards):.4g}"
+    if rollouts.advantages is not None:
+        advantages = rollouts.advantages[rows]
+        shown += f", advantages {advantages.min():+.2f} to {advantages.max():+.2f}"
+    return f"{each.reading.name}: {each.share.mean:.0%} of groups, such as {rollouts.group_ids[each.example]}: {shown}"

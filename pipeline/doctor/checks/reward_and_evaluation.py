@@ -1,0 +1,94 @@
+"""reward_and_evaluation: the training reward goes up and the held-out evaluation goes down.
+
+The reward pays for something that the scorer of the evaluation does not: the policy has found a way around the task,
+or knows its training prompts by heart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import NonNegativeFloat
+
+from pipeline.config import BASE_KEY
+from pipeline.doctor.checks.base import Check, change_of
+from pipeline.doctor.finding import Finding
+from pipeline.doctor.readings import Readings, Rollouts
+from pipeline.doctor.statistics import difference, group_means, mean_of
+from pipeline.evaluation import Estimate, paired_difference, prompt_means
+
+
+class RewardAndEvaluation(Check):
+    """A reward that rises while an evaluation set falls.
+
+    Attributes:
+        fall: by how much the set's mean must have fallen since its best policy, on the same prompts, beyond its 95 %
+            interval; the best of several looks better than it is, by about the width of one interval (0.04 with 256
+            prompts of 4 answers).
+        rise: by how much the mean reward must have risen since, in deviations of the reward, beyond its 95 % interval;
+            a tenth is less than the reward of the shipped params.yaml gains in one iteration.
+    """
+
+    fall: NonNegativeFloat = 0.04
+    rise: NonNegativeFloat = 0.1
+
+    def __call__(self, run: Readings) -> Iterator[Finding]:
+        tables = {
+            BASE_KEY: run.base_evaluation,
+            **{each.key: each.evaluation for each in run.iterations},
+        }
+        evaluated = {key: table for key, table in tables.items() if table is not None}
+        if len(evaluated) < 2 or not run.scored:
+            return
+        last = list(evaluated)[-1]
+        for name in sorted(set(evaluated[last]["set"].to_pylist())):
+            best = max(evaluated, key=lambda key: _mean(evaluated[key], name))
+            fall = Estimate(*paired_difference(evaluated[best], evaluated[last], name))
+            if best == last or not fall.high < -self.fall:
+                continue
+            yield from self._diverged(run, name, best, last, fall)
+
+    def _diverged(
+        self, run: Readings, name: str, best: str, last: str, fall: Estimate
+    ) -> Iterator[Finding]:
+        keys = [BASE_KEY, *run.keys]
+        # What a policy is rewarded is known of the iteration after it, whose rollouts it makes.
+        since = [each for each in run.scored if keys.index(each[0].keys[0]) > keys.index(best)]
+        if len(since) < 2:
+            return
+        before, after = (_reward(each) for _, each in (since[0], since[-1]))
+        rewards = since[0][1].rewards
+        rise = difference(before, after)
+        if not rise.low > self.rise * float(np.nanstd(rewards)):
+            return
+        reading = since[-1][0]
+        yield self.finding(
+            "serious",
+            [each for each, _ in since],
+            f"the reward rose by {rise.mean:.2g} while {name} fell by {-fall.mean:.2g}",
+            [
+                f"{best} to {last}: {name} {fall.mean:+.3f} [{fall.low:+.3f}, {fall.high:+.3f}] on the same prompts",
+                f"{since[0][0].key} to {reading.key}: mean reward {before.mean:.3g} to {after.mean:.3g}, "
+                f"{rise.mean:+.3g} [{rise.low:+.3g}, {rise.high:+.3g}]",
+                f"highest reward of {reading.key}: {_highest(since[-1][1])}",
+            ],
+            "the reward pays for what the evaluation does not: the policy serves the reward, not the task",
+            change_of(reading, "score_rollouts.rewards", run.params.evaluate_policy.scorer.name),
+        )
+
+
+def _mean(table: pa.Table, name: str) -> float:
+    rows = table.filter(pc.and_(pc.equal(table["set"], name), pc.invert(table["greedy"])))
+    means = list(prompt_means(rows, "reward").values())
+    return float(np.mean(means)) if means else -np.inf
+
+
+def _reward(rollouts: Rollouts) -> Estimate:
+    return mean_of(group_means(rollouts.rewards, rollouts.groups))
+
+
+def _highest(rollouts: Rollouts) -> str:
+    return str(rollouts.ids[int(np.nanargmax(rollouts.rewards))].as_py())

@@ -1,0 +1,146 @@
+"""reward_values: rewards that cannot teach: constant, missing, failed, or stuck at a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from pydantic import PositiveInt
+
+from pipeline.advantages.moments import std_of
+from pipeline.config import Share
+from pipeline.doctor.checks.base import Check, change_of, weight_of
+from pipeline.doctor.finding import Change, Finding
+from pipeline.doctor.readings import REWARD_PREFIX, Reading, Readings, Rollouts
+from pipeline.scoring.totals import FloatArray
+
+Scored = tuple[Reading, Rollouts]
+
+
+class RewardValues(Check):
+    """Rewards without information.
+
+    Attributes:
+        missing: share of rollouts that no reward applies to; they count in no mean and get no advantage, so a
+            tenth of the generation is lost.
+        failed: share of rollouts whose reward function failed; `score_rollouts.max_error_share` is how many are
+            allowed, and defaults to 0; one in a hundred is a fault and no matter of chance.
+        bound: share of rollouts that have exactly the highest, or exactly the lowest, reward of the run; one in twenty
+            is what is left of a reward that has room.
+        values: different rewards there must be for that to count; right and wrong are always at a bound.
+    """
+
+    missing: Share = 0.1
+    failed: Share = 0.01
+    bound: Share = 0.95
+    values: PositiveInt = 3
+
+    def __call__(self, run: Readings) -> Iterator[Finding]:
+        scored = [each for each in run.scored if len(each[1])]
+        constant = [each for each in scored if std_of(each[1].rewards, 0) == 0]
+        yield from self._constant(constant)
+        yield from self._missing(scored)
+        yield from self._failed(scored)
+        yield from self._bound([each for each in scored if each not in constant])
+        yield from self._silent_components([each for each in scored if each not in constant][-1:])
+
+    def _constant(self, found: Sequence[Scored]) -> Iterator[Finding]:
+        if not found:
+            return
+        reading, rollouts = found[-1]
+        yield self.finding(
+            "serious",
+            [each for each, _ in found],
+            f"every reward is {np.nanmean(rollouts.rewards):.3g}",
+            [
+                f"{each.name}: {len(rows)} rollouts, such as {rows.ids[0].as_py()}"
+                for each, rows in found[-4:]
+            ],
+            "all prompts are solved, or none, or the reward does not look at the answer (`rollbook probe` tells)",
+            _rewards(reading, "one that tells these answers apart"),
+        )
+
+    def _missing(self, scored: Sequence[Scored]) -> Iterator[Finding]:
+        found = [each for each in scored if np.isnan(each[1].rewards).mean() > self.missing]
+        if not found:
+            return
+        reading, rollouts = found[-1]
+        share = float(np.isnan(rollouts.rewards).mean())
+        yield self.finding(
+            "serious" if share > 0.5 else "warning",
+            [each for each, _ in found],
+            f"{share:.0%} of rollouts have no reward",
+            [
+                f"{each.name}: {int(np.isnan(rows.rewards).sum())} of {len(rows)}, such as "
+                f"{rows.ids[int(np.isnan(rows.rewards).argmax())].as_py()}"
+                for each, rows in found[-4:]
+            ],
+            "no reward applies to them: reference answers are missing, or in a form that the reward does not read",
+            _rewards(reading, "one that applies to these prompts"),
+        )
+
+    def _failed(self, scored: Sequence[Scored]) -> Iterator[Finding]:
+        found = [each for each in scored if each[1].failed.mean() > self.failed]
+        if not found:
+            return
+        reading, rollouts = found[-1]
+        yield self.finding(
+            "warning",
+            [each for each, _ in found],
+            f"reward functions failed on {rollouts.failed.mean():.0%} of rollouts",
+            [
+                f"{each.name}: {int(rows.failed.sum())} of {len(rows)}, such as "
+                f"{rows.ids[int(rows.failed.argmax())].as_py()}"
+                for each, rows in found[-4:]
+            ],
+            "a fault of a reward function; `rollbook show` of the rollout says which",
+            change_of(reading, "score_rollouts.max_error_share", 0.0),
+        )
+
+    def _bound(self, scored: Sequence[Scored]) -> Iterator[Finding]:
+        known = [_known(rollouts.rewards) for _, rollouts in scored]
+        every = np.concatenate([*known, np.empty(0)])
+        if len(np.unique(every)) < self.values:
+            return
+        ends = (every.min(), every.max())
+        for name, end in zip(("lowest", "highest"), ends, strict=True):
+            found = [
+                each
+                for each, rewards in zip(scored, known, strict=True)
+                if (rewards == end).mean() > self.bound
+            ]
+            if found:
+                yield self.finding(
+                    "warning",
+                    [each for each, _ in found],
+                    f"nearly every reward is the {name}, {end:.3g}",
+                    [
+                        f"{each.name}: {(_known(rows.rewards) == end).mean():.0%} of {len(rows)} rollouts"
+                        for each, rows in found[-4:]
+                    ],
+                    "the reward is cut off at a bound that nearly all answers reach, so it tells them no longer apart",
+                    _rewards(found[-1][0], "one with room above and below these answers"),
+                )
+
+    def _silent_components(self, scored: Sequence[Scored]) -> Iterator[Finding]:
+        for reading, rollouts in scored:
+            for place, reward in enumerate(reading.recipe.score_rollouts.rewards):
+                label = reward.column.removeprefix(REWARD_PREFIX)
+                values = _known(rollouts.components.get(label, np.empty(0)))
+                if reward.weight and values.size and values.min() == values.max():
+                    yield self.finding(
+                        "note",
+                        [reading],
+                        f"reward {label} is {values[0]:.3g} for every answer",
+                        [f"{reading.name}: {values.size} rollouts"],
+                        "it has been learned, or does not look at the answer; in the sum it is a constant",
+                        weight_of(reading, place, 0.0),
+                    )
+
+
+def _known(values: FloatArray) -> FloatArray:
+    return values[~np.isnan(values)]
+
+
+def _rewards(reading: Reading, suggested: str) -> Change:
+    return change_of(reading, "score_rollouts.rewards", suggested)

@@ -1,0 +1,1 @@
+"""Runs of the embedded policy, healthy ones and such that one setting has spoiled, and what the doctor says."""

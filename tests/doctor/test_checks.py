@@ -1,0 +1,499 @@
+"""Every check on small stored runs: what it must say something of, and the nearest thing it must not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts import schema_of
+from pipeline.config import BASE_KEY, Params
+from pipeline.ids import prompt_id_of
+from pipeline.presets import presets, read_preset
+from pipeline.registry import menu
+from tests.doctor.spoiled import SPOILED
+from tests.doctor.stored import (
+    GROUPS,
+    KEYS,
+    MIXED,
+    RIGHT,
+    WRONG,
+    metrics,
+    params_of,
+    said,
+    store,
+    store_evaluation,
+    write_rows,
+)
+
+Case = Callable[[], Params | None]
+GRPO = "recipes__grpo__"
+LOSS = f"{GRPO}update_policy__loss"
+
+
+def _metrics(name: str, *values: float, **beside: float) -> Case:
+    """Iterations with these values of a metric, and the same values of others."""
+
+    def case() -> None:
+        for key, value in zip(KEYS, values, strict=False):
+            metrics(key, **{name: value}, **beside)
+
+    return case
+
+
+def _rewards(*iterations: Sequence[Sequence[float | None]], **settings: Any) -> Case:
+    """Iterations with these rewards."""
+
+    def case() -> Params:
+        for key, rewards in zip(KEYS, iterations, strict=False):
+            store(key, rewards)
+        return params_of(**settings)
+
+    return case
+
+
+def _answers(
+    texts: Sequence[Sequence[str]], rewards: Sequence[Sequence[float]], **beside: Any
+) -> Case:
+    """An iteration with these answers."""
+
+    def case() -> None:
+        store("i0001", rewards, texts, **beside)
+
+    return case
+
+
+def _both(first: Case, second: Case) -> Case:
+    """What two cases store."""
+
+    def case() -> Params | None:
+        first()
+        return second()
+
+    return case
+
+
+def _settings(case: Case, **changes: Any) -> Case:
+    """A case under other settings."""
+
+    def changed() -> Params:
+        case()
+        return params_of(**changes)
+
+    return changed
+
+
+def _components(*iterations: Mapping[str, float], flat: str = "") -> Case:
+    """Iterations whose reward functions have these means, with some noise; `flat` is the label of one without."""
+
+    def drawn(label: str, mean: float) -> Sequence[Sequence[float]]:
+        numbers, size = random.Random(label), 0.0 if label == flat else 0.1
+        return [[numbers.gauss(mean, size) for _ in range(4)] for _ in range(GROUPS)]
+
+    def case() -> Params:
+        for key, means in zip(KEYS, iterations, strict=False):
+            parts = {label: drawn(label, mean) for label, mean in means.items()}
+            totals = [
+                [sum(each) for each in zip(*groups, strict=True)]
+                for groups in zip(*parts.values(), strict=True)
+            ]
+            store(key, totals, components=parts)
+        rewards = [{"name": "numeric_answer"}, {"name": "length", "target_tokens": 3}]
+        return params_of(**{f"{GRPO}score_rollouts__rewards": rewards})
+
+    return case
+
+
+def _lengths(*pairs: tuple[int, int]) -> Case:
+    """Iterations whose right and wrong answers have these numbers of characters."""
+
+    def case() -> None:
+        for key, (right, wrong) in zip(KEYS, pairs, strict=True):
+            store(key, [MIXED] * GROUPS, [["1" * right, "2" * wrong] * 2] * GROUPS)
+
+    return case
+
+
+def _evaluations(*means: float, rewards: Sequence[float] = (0.2, 0.5, 0.8)) -> Case:
+    """Base policy and iterations of which so many of 40 held-out prompts are right, and their mean rewards."""
+
+    def case() -> None:
+        for key, share in zip((BASE_KEY, *KEYS), means, strict=True):
+            store_evaluation(key, [float(place < 40 * share) for place in range(40)])
+        for key, mean in zip(KEYS, rewards, strict=True):
+            store(key, [[mean + 0.1, mean - 0.1] * 2 for _ in range(GROUPS)])
+
+    return case
+
+
+def _base(length: int, reason: str = "stop", **changes: Any) -> Case:
+    """A base policy whose answers have so many characters, evaluated; nothing is trained yet."""
+
+    def case() -> Params:
+        store_evaluation(BASE_KEY, [0.0, 1.0] * 20, length, reason)
+        return params_of(**changes)
+
+    return case
+
+
+def _data(train: str, held_out: str) -> Case:
+    """One training prompt and one evaluation prompt."""
+
+    def case() -> None:
+        for key, set_name, text in (("train", "train", train), ("evaluation", "heldout", held_out)):
+            messages = [{"role": "user", "content": text}]
+            row = {
+                "prompt_id": prompt_id_of(messages, "12"),
+                "messages": messages,
+                "reference_answer": "12",
+                "source": "file",
+                "set": set_name,
+            }
+            write_rows("data", key, [row])
+
+    return case
+
+
+def _votes(spread: float) -> Case:
+    """Answers rewarded by a judge whose three votes have this deviation."""
+
+    def case() -> Params:
+        within = [[0.4, 0.6, 0.4, 0.6]] * GROUPS
+        store("i0001", within, components={"judge": within}, logged={"judge_spread": spread})
+        judge = {
+            "name": "judge",
+            "base_url": "http://127.0.0.1:1/v1",
+            "model": "m",
+            "rubric": "r",
+            "votes": 4,
+        }
+        return params_of(**{f"{GRPO}score_rollouts__rewards": [judge]})
+
+    return case
+
+
+def _faded(coefficient: float) -> Case:
+    """A KL coefficient that follows a target from 0.01, and ended at this."""
+
+    def case() -> Params:
+        metrics("i0001", kl=0.01)
+        step = dict.fromkeys(schema_of("optimizer_steps").columns, 1)
+        row = {**step, "iteration": "i0001", "kl_coef": coefficient}
+        write_rows("optimizer_steps", "i0001", [row])
+        return params_of(**{LOSS: {"name": "dapo", "kl_coef": {"start": 0.01, "target": 0.05}}})
+
+    return case
+
+
+def _takes_over(reward: float) -> Case:
+    """Different answers at first, of which a quarter is right; then one text for all, with this reward."""
+
+    def case() -> None:
+        store("i0001", [[1.0, 0.0, 0.0, 0.0]] * GROUPS, NUMBERS)
+        store("i0002", [[reward] * 4] * GROUPS, [["7"] * 4] * GROUPS)
+
+    return case
+
+
+def _corrected(size: float) -> Case:
+    """Engine and trainer differ by so much, and rollout correction is on."""
+    update = {"old_logprobs": "measured", "rollout_correction": {"weights": "token_truncate"}}
+    changes = {f"{GRPO}update_policy__{name}": value for name, value in update.items()}
+    return _settings(_metrics("sampling__sampling_logp_difference__mean", size), **changes)
+
+
+def _noise(size: float) -> Sequence[Sequence[float]]:
+    """Half of the groups all right but for noise of this size, half of them mixed."""
+    noisy = [[1 + size * place for place in range(4)] for _ in range(GROUPS)]
+    return [*noisy, *[MIXED] * GROUPS]
+
+
+def _pairs(same: bool, likelihood: float, rewards: Sequence[float] = WRONG) -> Case:
+    texts = [[str(g) if same else f"{g}{i}" for i in range(4)] for g in range(GROUPS)]
+    mixed = [[1.0] * 4, *[list(rewards)] * (GROUPS - 1)]
+    return _answers(texts, mixed, likelihood=likelihood)
+
+
+def _adaptive_kl(value: float) -> Case:
+    return _settings(
+        _metrics("kl", value),
+        **{LOSS: {"name": "dapo", "kl_coef": {"start": 0.01, "target": 0.05}}},
+    )
+
+
+KL_ON = {LOSS: {"name": "dapo", "kl_coef": 0.04}}
+HALF = [MIXED] * GROUPS
+EMPTY = [["", "5", "", "6"]] * GROUPS
+NUMBERS = [[str(10 * group + place) for place in range(4)] for group in range(GROUPS)]
+SAME = [["7", "7", f"{group}", "8"] for group in range(GROUPS)]
+
+FIRES: dict[str, dict[str, Case]] = {
+    "group_size": {
+        "two": _rewards([MIXED[:2]] * GROUPS, **{f"{GRPO}generate_rollouts__group_size": 2})
+    },
+    "zero_signal": {"two kinds of prompts": _rewards([RIGHT, WRONG] * 10)},
+    "difficulty": {
+        "easy": _rewards([RIGHT] * GROUPS + [WRONG]),
+        "hard": _rewards([WRONG] * GROUPS + [RIGHT]),
+        "learned": _rewards(HALF, [RIGHT] * GROUPS),
+        "unlearned": _rewards(HALF, [WRONG] * GROUPS),
+    },
+    "kl_assumed": {
+        "an estimator": _settings(
+            _metrics("loss", 0.1), **{LOSS: {"name": "dapo", "kl_estimator": "k2"}}
+        ),
+        "an estimator in the reward": _settings(
+            _metrics("loss", 0.1), **{f"{GRPO}compute_advantages__kl_estimator": "k3"}
+        ),
+        "another reference": _settings(
+            _metrics("loss", 0.1, 0.1, 0.1), iterations__i0003__reference="i0002"
+        ),
+        "a coefficient that faded": _faded(1e-6),
+        "a KL of nothing": _settings(_metrics("kl", 0.0, 0.0, 0.0), **KL_ON),
+    },
+    "kl_drift": {"far": _settings(_metrics("kl", 0.1, 0.9), **KL_ON), "target": _adaptive_kl(0.2)},
+    "kl_strength": {
+        "as strong": _settings(
+            _metrics("kl", 0.02, 0.02, advantages__std=1.0),
+            **{LOSS: {"name": "dapo", "kl_coef": 4.0}},
+        )
+    },
+    "clip_share": {"three in a row": _metrics("clip_ratio__region_mean", 0.2, 0.2, 0.2)},
+    "ratio_blowup": {
+        "KL": _metrics("kl_old", 0.2, ratio__max=2.0),
+        "one token": _metrics("ratio__max", 2000.0, kl_old=0.01),
+    },
+    "entropy_blowup": {"doubled": _metrics("entropy", 0.8, 1.7)},
+    "entropy_collapse": {
+        "half right": _both(_rewards(HALF, HALF, HALF), _metrics("entropy", 1.0, 0.5, 0.02)),
+    },
+    "length_bias": {"wrong ones grow": _lengths((3, 3), (3, 5), (3, 8))},
+    "truncation": {"all cut": _answers(NUMBERS, HALF, cut=True)},
+    "token_limit": {
+        "training": _base(8),
+        "cut off there": _base(7, "length"),
+        "training alone": _base(3, **{f"{GRPO}generate_rollouts__max_completion_tokens": 2}),
+    },
+    "noisy_grader": {
+        "noise": _rewards(_noise(1e-3)),
+        "judge": _votes(0.5),
+    },
+    "reward_and_evaluation": {"opposite": _evaluations(0.5, 0.9, 0.5, 0.2)},
+    "component_conflict": {
+        "opposite": _components(
+            {"numeric_answer": 0.8, "length": 0.1},
+            {"numeric_answer": 0.5, "length": 0.5},
+            {"numeric_answer": 0.2, "length": 0.9},
+        )
+    },
+    "winning_answers": {
+        "empty": _answers(EMPTY, HALF),
+        "same": _answers(SAME, [[1.0, 1.0, 0.0, 0.0]] * GROUPS),
+        "won": _takes_over(1.0),
+        "looping": _answers(
+            [[f"{g}0" + "abc" * 20, f"{g}1", f"{g}2" + "abc" * 20, f"{g}3"] for g in range(GROUPS)],
+            HALF,
+        ),
+    },
+    "diversity": {"one wrong answer": _pairs(True, 0.99)},
+    "repeated_samples": {"unlikely and equal": _pairs(True, 0.1)},
+    "engine_mismatch": {"far": _metrics("sampling__sampling_logp_difference__mean", 0.2)},
+    "stale_data": {
+        "five": _settings(_metrics("optimizer_step", 5), **{f"{GRPO}update_policy__epochs": 5})
+    },
+    "evaluation_leak": {
+        "white space": _data("7+5=", " 7 + 5 = "),
+        "case": _data("What is it?", "what is IT"),
+    },
+    "reward_values": {
+        "constant": _rewards([RIGHT] * GROUPS),
+        "failed": _answers(NUMBERS, HALF, logged={"error": "ValueError: no such luck"}),
+        "missing": _rewards([[1.0, None, 0.0, None]] * GROUPS),
+        "at a bound": _rewards([[0.0] * 4] * 40 + [[0.3, 1.0, 0.7, 0.5]]),
+        "a function that says nothing": _components(
+            {"numeric_answer": 0.5, "length": 0.5},
+            {"numeric_answer": 0.5, "length": 0.5},
+            flat="length",
+        ),
+    },
+}
+SILENT: dict[str, dict[str, Case]] = {
+    "group_size": {
+        "three": _rewards([MIXED[:3]] * GROUPS, **{f"{GRPO}generate_rollouts__group_size": 3}),
+        "not divided": _rewards(
+            [MIXED[:2]] * GROUPS,
+            **{
+                f"{GRPO}generate_rollouts__group_size": 2,
+                f"{GRPO}compute_advantages__estimator": {"name": "group", "scale": "none"},
+            },
+        ),
+    },
+    "zero_signal": {
+        "as the rewards say": _rewards([RIGHT] * 15 + [[1.0, 1.0, 1.0, 0.0]] * 5),
+        "few groups": _rewards([RIGHT, WRONG] * 2),
+    },
+    "difficulty": {"half of them": _rewards([RIGHT] * 10 + HALF)},
+    "kl_assumed": {
+        "the shipped recipe": _metrics("loss", 0.1),
+        "a coefficient that shrank": _faded(1e-3),
+        "off on purpose": _settings(
+            _metrics("loss", 0.1), **{LOSS: {"name": "dapo", "kl_coef": 0.0, "kl_estimator": "k2"}}
+        ),
+        "on": _settings(_metrics("kl", 0.0, 0.1, 0.1), **KL_ON),
+    },
+    "kl_drift": {
+        "near": _settings(_metrics("kl", 0.1, 0.2), **KL_ON),
+        "came back": _settings(_metrics("kl", 0.9, 0.1), **KL_ON),
+        "target": _adaptive_kl(0.1),
+    },
+    "kl_strength": {
+        "DeepSeekMath's": _settings(_metrics("kl", 0.5, 0.5, advantages__std=1.0), **KL_ON)
+    },
+    "clip_share": {
+        "only the first": _metrics("clip_ratio__region_mean", 0.3, 0.2, 0.1),
+        "whole answers": _settings(
+            _metrics("clip_ratio__region_mean", 0.2, 0.2, 0.2), **{LOSS: {"name": "gspo"}}
+        ),
+    },
+    "ratio_blowup": {"healthy": _metrics("ratio__max", 31.0, kl_old=0.035)},
+    "entropy_blowup": {
+        "falls": _metrics("entropy", 0.9, 0.3),
+        "from nothing": _metrics("entropy", 0.01, 0.1),
+    },
+    "entropy_collapse": {
+        "right": _both(
+            _rewards(HALF, HALF, [RIGHT] * GROUPS + [MIXED]), _metrics("entropy", 1.0, 0.5, 0.02)
+        )
+    },
+    "length_bias": {
+        "all grow": _lengths((3, 3), (5, 5), (8, 8)),
+        "neither": _lengths((3, 3), (3, 3), (3, 3)),
+    },
+    "truncation": {"all end": _answers(NUMBERS, HALF)},
+    "token_limit": {"fits": _base(3), "just fits": _base(7)},
+    "noisy_grader": {
+        "layout": _rewards([[1.0, 1.0, 1.0, 1.01]] * GROUPS + HALF),
+        "not divided": _rewards(
+            _noise(1e-3),
+            **{f"{GRPO}compute_advantages__estimator": {"name": "group", "scale": "none"}},
+        ),
+        "judge": _votes(0.1),
+    },
+    "reward_and_evaluation": {
+        "both rise": _evaluations(0.3, 0.4, 0.5, 0.6),
+        "evaluation within its noise": _evaluations(0.5, 0.55, 0.5, 0.5),
+        "both fall": _evaluations(0.5, 0.9, 0.5, 0.2, rewards=(0.8, 0.5, 0.2)),
+    },
+    "component_conflict": {
+        "both rise": _components(
+            {"numeric_answer": 0.2, "length": 0.1}, {"numeric_answer": 0.5, "length": 0.5}
+        ),
+        "noise": _components(
+            {"numeric_answer": 0.5, "length": 0.5}, {"numeric_answer": 0.49, "length": 0.51}
+        ),
+    },
+    "winning_answers": {
+        "taken over for nothing": _takes_over(0.0),
+        "empty ones lose": _answers(EMPTY, [[0.0, 1.0, 0.0, 1.0]] * GROUPS),
+        "yes and no": _answers(
+            [["yes", "yes", "yes", "no"]] * GROUPS,
+            [[1.0, 1.0, 1.0, 0.0]] * 10 + [[0.0, 0.0, 0.0, 1.0]] * 10,
+            references=["yes"] * 10 + ["no"] * 10,
+        ),
+        "all different": _answers(NUMBERS, HALF),
+    },
+    "diversity": {"solved": _pairs(True, 0.99, RIGHT), "many wrong answers": _pairs(False, 0.01)},
+    "repeated_samples": {"likely and equal": _pairs(True, 0.999), "different": _pairs(False, 0.1)},
+    "engine_mismatch": {
+        "rounding": _metrics("sampling__sampling_logp_difference__mean", 0.004),
+        "renormalised": _settings(
+            _metrics("sampling__sampling_logp_difference__mean", 0.2),
+            **{
+                f"{GRPO}generate_rollouts__top_p": 0.9,
+                f"{GRPO}update_policy__old_logprobs": "measured",
+            },
+        ),
+    },
+    "stale_data": {
+        "four": _settings(_metrics("optimizer_step", 5), **{f"{GRPO}update_policy__epochs": 4})
+    },
+    "evaluation_leak": {"another sum": _data("7+5=", "75="), "another sign": _data("7+5=", "7-5=")},
+    "reward_values": {
+        "right and wrong": _rewards([WRONG] * 40 + [RIGHT]),
+        "few missing": _rewards([[1.0, 0.0, 1.0, 0.5]] * GROUPS + [[None] * 4]),
+    },
+}
+
+
+def _listed(cases: Mapping[str, Mapping[str, Case]]) -> list[Any]:
+    return [
+        pytest.param(check, case, id=f"{check}: {name}")
+        for check, by_name in cases.items()
+        for name, case in by_name.items()
+    ]
+
+
+@pytest.mark.parametrize(("check", "case"), _listed(FIRES))
+def test_fires(project: Path, check: str, case: Case) -> None:
+    found = said(check, case())
+    assert len(found) == 1, found
+    assert found[0].check == check
+    assert found[0].evidence
+
+
+@pytest.mark.parametrize(("check", "case"), _listed(SILENT))
+def test_does_not_fire(project: Path, check: str, case: Case) -> None:
+    assert said(check, case()) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "case", "grade"),
+    [
+        ("difficulty", FIRES["difficulty"]["easy"], "warning"),
+        ("difficulty", FIRES["difficulty"]["learned"], "note"),
+        ("engine_mismatch", _metrics("sampling__sampling_logp_difference__mean", 0.6), "serious"),
+        ("engine_mismatch", _corrected(0.2), "warning"),
+        ("engine_mismatch", _corrected(0.6), "serious"),
+        ("entropy_blowup", _metrics("entropy", 0.8, 1.7, 0.8), "warning"),
+        ("entropy_blowup", _metrics("entropy", 0.8, 1.7, 1.7), "serious"),
+        (
+            "reward_values",
+            _rewards([[1.0, None, None, None], [0.0, None, None, None]] * 10),
+            "serious",
+        ),
+        ("truncation", FIRES["truncation"]["all cut"], "serious"),
+        ("zero_signal", FIRES["zero_signal"]["two kinds of prompts"], "serious"),
+        ("zero_signal", _rewards([RIGHT, WRONG] * 10 + [MIXED] * 7), "warning"),
+    ],
+)
+def test_grades(project: Path, check: str, case: Case, grade: str) -> None:
+    [found] = said(check, case())
+    assert found.grade == grade
+
+
+def test_every_check_has_both(project: Path) -> None:
+    assert set(FIRES) == set(SILENT) == set(menu("doctor.checks"))
+
+
+def test_most_checks_have_a_real_run_that_they_find_out() -> None:
+    real = {check for run in SPOILED.values() for check in run.checks}
+    assert set(FIRES) - real == {"component_conflict", "entropy_collapse", "length_bias"}
+
+
+@pytest.mark.parametrize("name", presets())
+def test_published_recipes_are_not_suspected_for_their_settings(project: Path, name: str) -> None:
+    """A coefficient that is written as 0 is meant, whatever stands beside it."""
+    rewards = {"score_rollouts": {"rewards": [{"name": "numeric_answer"}]}}
+    recipe = {**rewards, **read_preset(name).settings}
+    metrics("i0001", optimizer_step=1)
+    params = params_of(recipes__grpo=recipe)
+    assert [said(check, params) for check in ("kl_assumed", "stale_data")] == [[], []]
+
+
+def test_most_spoiled_runs_differ_in_one_setting() -> None:
+    """At least eight of the spoiled runs differ from the healthy one in nothing but the one setting."""
+    alone = [run for run in SPOILED.values() if not run.beside]
+    assert len(alone) >= 8

@@ -1,0 +1,301 @@
+"""How checks are found, configured and asked, and what the command does with what they say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
+
+from pipeline.artifacts import path_of, read_table
+from pipeline.cli.main import rollbook
+from pipeline.component import Component
+from pipeline.doctor import Change, Finding, diagnose, diagnosis_of
+from pipeline.doctor.checks.base import Check
+from pipeline.doctor.diagnosis import every_check
+from pipeline.doctor.readings import AS_RUN, NGRAM, readings_of
+from pipeline.errors import ConfigError, RollbookError
+from pipeline.field_docs import headline_of, text_on
+from pipeline.params import parse_params
+from pipeline.plan import load_stage
+from pipeline.registry import build, menu
+from pipeline.rewards.repetition_penalty import RepetitionPenalty
+from pipeline.scoring.inputs import inputs_of
+from tests.doctor.stored import GROUPS, KEYS, MIXED, RIGHT, metrics, params_of, store
+from tests.in_process import chain_of
+from tests.unit.test_params import problems, shipped
+
+OWN = '''
+from pipeline.doctor.checks.base import Check, change_of
+
+class LongRun(Check):
+    """A check of the project's own."""
+
+    most: int = 2
+    """Iterations; chosen by us."""
+
+    def __call__(self, run):
+        if len(run.keys) > self.most:
+            place = "update_policy.learning_rate"
+            yield self.finding(
+                "note", run.keys, "long", ["it is"], "patience", change_of(run.iterations[-1], place, 1e-9)
+            )
+
+class Broken(Check):
+    def __call__(self, run):
+        raise ValueError("no such luck")
+'''
+
+
+def _clips(*shares: float) -> None:
+    for key, share in zip(KEYS, shares, strict=True):
+        metrics(key, clip_ratio__region_mean=share)
+
+
+def _write_params(**changes: object) -> None:
+    raw = shipped()
+    raw["iterations"] = chain_of("grpo", KEYS)
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump({**raw, **changes}, file)
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(rollbook, ["doctor", *arguments])
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", menu("doctor.checks"))
+def test_every_threshold_says_what_it_is_and_every_check_what_it_is_about(name: str) -> None:
+    check = build("doctor.checks", name)
+    assert headline_of(type(check))
+    for field in type(check).model_fields.keys() - Component.model_fields.keys():
+        assert len(text_on(type(check), field).split()) > 3, field
+    assert isinstance(check, Check)
+    assert not check.off
+
+
+@pytest.mark.parametrize("name", menu("doctor.checks"))
+def test_nothing_is_said_of_a_project_that_has_run_nothing(project: Path, name: str) -> None:
+    check = build("doctor.checks", name)
+    assert isinstance(check, Check)
+    assert list(check(readings_of(params_of()))) == []
+
+
+@pytest.mark.parametrize("name", menu("doctor.checks"))
+def test_nothing_is_said_where_only_metrics_are_on_disk(project: Path, name: str) -> None:
+    """Metrics that a healthy run has; its tables were not pulled."""
+    for key in KEYS:
+        metrics(key, entropy=0.5, kl_old=0.01, ratio__max=2.0, clip_ratio__region_mean=0.1)
+    check = build("doctor.checks", name)
+    assert isinstance(check, Check)
+    assert list(check(readings_of(params_of()))) == []
+
+
+def test_the_recipe_is_read_where_the_stages_keep_it() -> None:
+    for stage, name in AS_RUN.items():
+        assert load_stage(stage).settings.places()[name] == stage
+
+
+def test_iterations_of_few_prompts_are_looked_at_together(project: Path) -> None:
+    for key in KEYS:
+        store(key, [MIXED] * 7)
+    [(reading, rollouts)] = readings_of(params_of()).scored
+    assert reading.keys == KEYS
+    assert reading.name == "i0001–i0003"
+    assert len(rollouts.group_ids) == 21
+    assert len(rollouts.rewards) == len(rollouts.answers) == 84
+
+
+def test_what_was_run_counts_and_not_what_params_yaml_says_since(project: Path) -> None:
+    """A finding does not go away by an edit that has not been run."""
+    store("i0001", [MIXED[:2]] * GROUPS)
+    pairs = params_of(recipes__grpo__generate_rollouts__group_size=2)
+    for stage, name in AS_RUN.items():
+        settings = {
+            name: getattr(pairs.recipe_of("i0001"), stage).model_dump(
+                mode="json", serialize_as_any=True
+            )
+        }
+        path = path_of(f"run_info/{stage}", "i0001")
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"settings": settings}))
+    assert "group_size" in {each.check for each in diagnose(params=params_of())}
+
+
+def test_repetition_is_that_of_the_reward_of_this_name(project: Path) -> None:
+    texts = ["abcabcabc", "aaaa", "ab", "", "abcdef"]
+    store("i0001", [[0.0] * len(texts)] * GROUPS, [texts] * GROUPS)
+    [(_, rollouts)] = readings_of(params_of()).scored
+    penalty = RepetitionPenalty(ngram_size=NGRAM, max_penalty=-1.0)
+    rows = inputs_of(
+        *(read_table(path_of(kind, "i0001"), kind)[0] for kind in ("prompts", "rollouts"))
+    )
+    expected = [-penalty(row) for row in rows]
+    assert rollouts.repetition.tolist() == pytest.approx(expected)
+    assert max(expected) == 0.5
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_thresholds_are_settings(project: Path) -> None:
+    _clips(0.2, 0.2, 0.2)
+    assert [each.check for each in diagnose(params=params_of())] == ["clip_share"]
+    assert diagnose(params=params_of(doctor=[{"name": "clip_share", "limit": 0.4}])) == []
+    assert diagnose(params=params_of(doctor=[{"name": "clip_share", "off": True}])) == []
+
+
+def test_a_check_of_the_projects_own(project: Path) -> None:
+    _clips(0.1, 0.1, 0.1)
+    Path("mine.py").write_text(OWN)
+    [found] = diagnose(params=params_of(doctor=[{"path": "mine.py:LongRun"}]))
+    assert found == Finding(
+        "LongRun",
+        "note",
+        KEYS,
+        "long",
+        ("it is",),
+        "patience",
+        Change("recipes.grpo.update_policy.learning_rate", "0.0003", "1.0e-9"),
+    )
+    assert diagnose(params=params_of(doctor=[{"path": "mine.py:LongRun", "most": 3}])) == []
+
+
+def test_a_check_that_breaks_is_named(project: Path) -> None:
+    Path("mine.py").write_text(OWN)
+    with pytest.raises(RollbookError, match="check Broken failed: ValueError: no such luck"):
+        diagnose(params=params_of(doctor=[{"path": "mine.py:Broken"}]))
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([{"name": "clip_shares"}], "did you mean 'clip_share'"),
+        ([{"name": "clip_share", "limits": 0.4}], "did you mean 'limit'"),
+        ([{"name": "clip_share", "limit": 1.4}], "less than or equal to 1"),
+        ([{"name": "clip_share"}, {"name": "clip_share", "off": True}], "'clip_share' twice"),
+    ],
+)
+def test_wrong_entries(entries: list[dict[str, object]], said: str) -> None:
+    [problem] = problems(shipped(doctor=entries))
+    assert said in problem
+
+
+def test_the_section_changes_no_digest() -> None:
+    plain, own = (
+        parse_params(shipped(**more))
+        for more in ({}, {"doctor": [{"name": "clip_share", "limit": 0.4}]})
+    )
+    stage = load_stage("update_policy").settings
+    assert stage.of(plain, "i0001") == stage.of(own, "i0001")
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+def test_the_worst_comes_first(project: Path) -> None:
+    _clips(0.2, 0.2, 0.2)
+    store("i0003", [RIGHT] * GROUPS)
+    grades = [each.grade for each in diagnose(params=params_of())]
+    assert grades == ["serious", "warning"]
+
+
+def test_another_chain(project: Path) -> None:
+    raw = shipped()
+    raw["iterations"] = {**chain_of("grpo", KEYS), **chain_of("grpo", ["b0001"])}
+    params = parse_params(raw)
+    _clips(0.2, 0.2, 0.2)
+    metrics("b0001", clip_ratio__region_mean=0.1)
+    assert list(diagnosis_of(params).iterations) == ["b0001"]
+    assert list(diagnosis_of(params, "i0003").iterations) == list(KEYS)
+    assert list(diagnosis_of(params, "i0002").iterations) == list(KEYS[:2])
+    assert list(diagnosis_of(params, "i0000").iterations) == []
+    with pytest.raises(ConfigError, match="did you mean 'i0003'"):
+        diagnose("i0004", params)
+
+
+def test_what_is_not_on_disk_is_said(project: Path) -> None:
+    store("i0001", [MIXED] * GROUPS)
+    path_of("scores", "i0001").unlink()
+    assert diagnosis_of(params_of()).missing == ["artifacts/scores/i0001.parquet"]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shares", "arguments", "code"),
+    [
+        ((0.1, 0.1, 0.1), ["--fail-on", "note"], 0),
+        ((0.2, 0.2, 0.2), [], 0),
+        ((0.2, 0.2, 0.2), ["--fail-on", "warning"], 1),
+        ((0.2, 0.2, 0.2), ["--fail-on", "never"], 0),
+    ],
+)
+def test_exit_codes(
+    project: Path, shares: tuple[float, ...], arguments: list[str], code: int
+) -> None:
+    _write_params()
+    _clips(*shares)
+    result = _run(*arguments)
+    assert result.exit_code == code, result.output
+
+
+def test_a_serious_finding_fails(project: Path) -> None:
+    _write_params()
+    metrics("i0001", kl_old=5.0, ratio__max=300.0)
+    result = _run()
+    assert result.exit_code == 1
+    first, *_, last = result.output.strip().splitlines()
+    assert first == "SERIOUS ratio_blowup i0001: an update moved the policy by 5 nats per token"
+    assert "  change: recipes.grpo.update_policy.learning_rate: 0.0003 → 3.0e-5" in result.output
+    assert last.endswith(": 1 serious finding")
+
+
+def test_json(project: Path) -> None:
+    _write_params()
+    _clips(0.2, 0.2, 0.2)
+    content = json.loads(_run("--json").output)
+    [finding] = content["findings"]
+    assert finding["check"] == "clip_share"
+    assert finding["iterations"] == list(KEYS)
+    assert finding["change"]["setting"] == "recipes.grpo.update_policy.learning_rate"
+    assert set(content["checks"]) == set(menu("doctor.checks"))
+
+
+def test_the_list_has_the_thresholds_as_they_stand(project: Path) -> None:
+    _write_params(
+        doctor=[{"name": "clip_share", "limit": 0.4}, {"name": "truncation", "off": True}]
+    )
+    said = _run("--list").output
+    assert "  limit: 0.4  share of tokens held by a bound" in said
+    assert "and what they are rewarded (off)" in said
+    content = json.loads(_run("--list", "--json").output)
+    assert content["clip_share"]["thresholds"]["limit"]["value"] == 0.4
+    assert content.keys() == {check.name for check in every_check(None)}
+
+
+def test_it_works_without_torch_and_imports_nothing_heavy(project: Path) -> None:
+    _write_params()
+    store("i0001", [MIXED] * GROUPS)
+    code = (
+        "import sys\n"
+        "heavy = ('torch', 'transformers', 'datasets', 'mlflow')\n"
+        "for name in heavy: sys.modules[name] = None\n"
+        "from pipeline.doctor import diagnose\n"
+        "print(len(diagnose()))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
+    )
+    assert result.stdout.strip() == "0", result.stderr
