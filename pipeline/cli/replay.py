@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
+from pipeline.params import read_params
 
 if TYPE_CHECKING:
     from pipeline.lock_entries import Entry
@@ -159,19 +160,25 @@ def _show(verdicts: Sequence[StepVerdict], place: Path, options: Options) -> Non
 
 
 def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: Options) -> None:
-    """Shows the verdicts in MLflow, if there is a store that has the run; anything else is no failure."""
+    """Keeps the verdicts for MLflow, and shows them if there is a store that has the run; else is no failure."""
+    from pipeline.replay.marks import marks_of
     from pipeline.tracking import store
+    from pipeline.tracking.verdicts import keep
 
-    if not options.revision.is_workspace or not store.exists():
+    if not options.revision.is_workspace:
+        return
+    marks = marks_of(entries, verdicts, options.with_code)
+    keep(marks)
+    if not store.exists():
         return
     try:
-        from pipeline.replay.marks import send_marks
+        from pipeline.tracking.replays import send_replays
     except ImportError:  # MLflow is not installed here
         return
     try:
-        sent = send_marks(entries, verdicts, options.with_code)
+        shown = send_replays(read_params())
     except RollbookError as error:
-        click.echo(f"not shown in MLflow: {error.message}", err=True)
+        click.echo(f"not shown in MLflow yet: {error.message}", err=True)
         return
-    if sent:
-        click.echo(f"shown in MLflow: {sent} of {len(verdicts)}")
+    if sent := sum((mark.key, mark.name) in shown for mark in marks):
+        click.echo(f"shown in MLflow: {sent} of {len(marks)}")

@@ -23,7 +23,7 @@ def track(rebuild: bool) -> None:
     params = read_params()
     if rebuild and (place := start_anew(params)) is not None:
         click.echo(f"the store as it was is in {place}")
-    sent = bring_up_to_date(params)
+    sent = bring_up_to_date(params, durable=not rebuild)
     click.echo(
         f"{tracking_uri()}: sent {', '.join(sent) if sent else 'nothing, it lacked nothing'}"
     )

@@ -23,18 +23,21 @@ def ui(port: int, host: str) -> None:
     Example: rollbook ui --port 5001
     """
     from pipeline.tracking.store import artifact_folder, tracking_uri
-    from pipeline.tracking.sync import bring_up_to_date
+    from pipeline.tracking.sync import bring_up_to_date, first_page
 
+    page = ""
     try:
-        bring_up_to_date(read_params())
+        params = read_params()
+        bring_up_to_date(params)
+        page = first_page(params)
     except RollbookError as error:
         click.echo(f"warning: not up to date: {error}", err=True)
     uri = tracking_uri()
     if uri.startswith(("http://", "https://", "databricks")):
-        click.echo(f"the runs are at {uri}")
+        click.echo(f"the runs are at {uri}{page and '/'}{page}")
         return
     _refuse_busy_port(host, port)
-    click.echo(f"MLflow: http://{host}:{port} (Ctrl-C stops it)")
+    click.echo(f"MLflow: http://{host}:{port}/{page} (Ctrl-C stops it)")
     # Jobs are MLflow's own evaluations on the server; nothing here uses them, and their workers cost seconds.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]

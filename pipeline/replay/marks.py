@@ -1,4 +1,4 @@
-"""Verdicts of replays as marks in MLflow."""
+"""Verdicts of replays as marks for MLflow."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ import datetime
 from collections.abc import Sequence
 
 from pipeline.lock_entries import Entry
-from pipeline.params import read_params
 from pipeline.replay.verdict import Outcome, StepVerdict
-from pipeline.tracking.replays import ReplayMark, send_replays
+from pipeline.tracking.verdicts import ReplayMark
 
 
-def send_marks(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], with_code: str) -> int:
-    """Marks the runs in MLflow of what was replayed in the current project.
+def marks_of(
+    entries: Sequence[Entry], verdicts: Sequence[StepVerdict], with_code: str
+) -> list[ReplayMark]:
+    """A mark for each step that was replayed just now.
 
     Args:
         entries: the steps.
         verdicts: one for each.
         with_code: the code that was asked for, if any was.
-
-    Returns:
-        How many of them MLflow has a run of.
-
-    Raises:
-        ConfigError: if params.yaml cannot be read.
-        TrackingError: if the store is away, busy or refuses.
     """
-    pairs = zip(entries, verdicts, strict=True)
     now = datetime.datetime.now(datetime.UTC)
-    return send_replays(read_params(), [_mark(*each, with_code, now) for each in pairs])
+    return [_mark(*each, with_code, now) for each in zip(entries, verdicts, strict=True)]
 
 
 def _mark(entry: Entry, verdict: StepVerdict, with_code: str, now: datetime.datetime) -> ReplayMark:
@@ -45,4 +38,5 @@ def _mark(entry: Entry, verdict: StepVerdict, with_code: str, now: datetime.date
         tags=tags,
         differing=None if verdict.outcome is Outcome.NOT_REPLAYED else differing,
         at_ms=int(now.timestamp() * 1000),
+        outputs=entry.outputs,
     )

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
+from pipeline.report import EVALUATION, TRAINING
 from pipeline.tracking.chains import Chain
-from pipeline.tracking.descriptions import chain_text
+from pipeline.tracking.descriptions import NOTE, chain_text
 from pipeline.tracking.finished import Metrics, Step
 from pipeline.tracking.names import flattened, shortened, valid_name
 from pipeline.tracking.store import Store
@@ -21,7 +22,12 @@ LINE = "rollbook.line"
 ORIGIN = "rollbook.origin"
 CHAIN = "rollbook.chain"
 BASE = "rollbook.base_logged"
+REPLAYS = "rollbook.replays"
 SUPERSEDED = "rollbook.superseded"
+SUPERSEDED_MARK = " (superseded)"
+"""What the name of such a run ends with."""
+FIRST = tuple(TRAINING.values())
+"""Metrics that stand above all but the evaluation."""
 TAG_LENGTH = 4000
 POINTS_PER_CALL = 800
 PARAMS_PER_CALL = 100
@@ -35,16 +41,22 @@ class ChainRun:
     Attributes:
         contents: content hash of every iteration on its curves, by key.
         line: the working copy it belongs to.
+        name: as MLflow's lists show it.
         superseded: whether an iteration of it has changed since.
         base_logged: whether the base policy is on its curves.
+        replays: hash of the verdicts of replays that it and its iterations show.
+        expected: what will be on its curves when the chains of this pass are sent.
     """
 
     run_id: str
     origin: str
     line: str
+    name: str
     contents: dict[str, str] = field(default_factory=dict)
     superseded: bool = False
     base_logged: bool = False
+    replays: str = ""
+    expected: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run) -> ChainRun:
@@ -53,18 +65,30 @@ class ChainRun:
             run_id=run.info.run_id,
             origin=tags.get(ORIGIN, ""),
             line=tags.get(LINE, ""),
+            name=run.info.run_name or "",
             contents=_read_contents(tags),
             superseded=SUPERSEDED in tags,
             base_logged=BASE in tags,
+            replays=tags.get(REPLAYS, ""),
         )
 
     def contains(self, chain: Chain) -> bool:
-        """Whether all finished steps of `chain` are on its curves."""
-        return self.origin == chain.origin and chain.contents.items() <= self.contents.items()
+        """Whether all finished steps of `chain` are on its curves, or will be."""
+        return self.origin == chain.origin and chain.contents.items() <= self._holds.items()
 
     def begins(self, chain: Chain) -> bool:
         """Whether `chain` goes on from where this run ends."""
-        return self.origin == chain.origin and self.contents.items() <= chain.contents.items()
+        return self.origin == chain.origin and self._holds.items() <= chain.contents.items()
+
+    @property
+    def _holds(self) -> dict[str, str]:
+        return self.contents | self.expected
+
+    def lacks(self, chain: Chain) -> bool:
+        """Whether `chain` has a point that is not on its curves."""
+        return bool(chain.base and not self.base_logged) or any(
+            key not in self.contents for key in chain.contents
+        )
 
     def contradicts(self, chain: Chain) -> bool:
         """Whether it began like `chain`, but an iteration of the same key has come out differently since."""
@@ -95,55 +119,79 @@ def all_runs(store: Store, condition: str = "") -> Iterator[Run]:
 def create(store: Store, chain: Chain) -> ChainRun:
     """A new parent run without points."""
     first = chain.steps[0]
-    experiment = os.environ.get("DVC_EXP_NAME", "")
     tags = {
+        "recipe": _recipes(chain),
+        "seed": str(chain.seed),
+        "dvc.experiment": os.environ.get("DVC_EXP_NAME", ""),
+        "mlflow.source.name": "rollbook",
+        "mlflow.source.git.commit": (first.environment.get("git") or {}).get("commit", ""),
         KIND: "chain",
         ORIGIN: chain.origin,
         LINE: store.line,
-        "seed": str(chain.seed),
-        "dvc.experiment": experiment,
-        "mlflow.source.name": "rollbook",
-        "mlflow.source.git.commit": (first.environment.get("git") or {}).get("commit", ""),
     }
     tags = {name: value for name, value in tags.items() if value}
-    letters = chain.tip.rstrip("0123456789")
-    marks = [letters if letters != "i" else "", experiment]
-    name = " · ".join([f"{first.recipe}, seed {chain.seed}", *(mark for mark in marks if mark)])
+    name = _name(chain)
     run = store.client.create_run(store.experiment_id, first.started_ms, tags, name)
     log(store.client, run.info.run_id, params=flattened({**chain.settings, **first.settings}))
-    return ChainRun(run.info.run_id, chain.origin, store.line)
+    return ChainRun(run.info.run_id, chain.origin, store.line, name)
 
 
-def extend(store: Store, run: ChainRun, chain: Chain) -> None:
-    """Adds the points that the run lacks. What it holds is written down last, so a run cut short is continued."""
+def extend(store: Store, run: ChainRun, chain: Chain, runs: Mapping[str, str]) -> None:
+    """Adds the points that the run lacks. What it holds is written down last, so a run cut short is continued.
+
+    Args:
+        store: to write to.
+        run: that `chain` goes on from.
+        chain: to show.
+        runs: ids of the runs of its iterations, by key.
+    """
+    if not run.lacks(chain):
+        return
     lacking = [step for step in chain.steps if step.key not in run.contents]
-    points: list[Metric] = []
+    points = [point for step in lacking for point in step_metrics(step)]
     tags: dict[str, str] = {}
     if chain.base and not run.base_logged:
         points += metrics_at(chain.base, 0, chain.steps[0].started_ms)
         tags[BASE] = "true"
-    for step in lacking:
-        points += step_metrics(step)
-    if not points:
-        return
     contents = run.contents | {step.key: step.content for step in lacking}
-    tags |= _written_contents(contents)
-    tags["mlflow.note.content"] = chain_text(chain)
+    tags |= {"recipe": _recipes(chain), **_written_contents(contents)}
+    tags[NOTE] = chain_text(chain, store.experiment_id, runs)
     log(store.client, run.run_id, points, tags=tags)
+    _rename(store, run, _name(chain))
     store.client.set_terminated(run.run_id, "FINISHED", chain.steps[-1].finished_ms)
     run.contents, run.base_logged = contents, run.base_logged or BASE in tags
 
 
 def supersede(store: Store, run: ChainRun, by: ChainRun) -> None:
-    """Marks a run whose iterations changed; it stays as it is."""
+    """Marks a run whose iterations changed; its numbers stay as they are."""
     store.client.set_tag(run.run_id, SUPERSEDED, by.run_id)
+    _rename(store, run, run.name + SUPERSEDED_MARK)
     run.superseded = True
 
 
 def revive(store: Store, run: ChainRun) -> None:
     """Takes the mark away: the change was undone."""
+    _rename(store, run, run.name.removesuffix(SUPERSEDED_MARK))
     store.client.delete_tag(run.run_id, SUPERSEDED)
     run.superseded = False
+
+
+def _name(chain: Chain) -> str:
+    """Recipes, seed, and what tells chains of the same recipes apart: letters of a branch, a DVC experiment."""
+    letters = chain.tip.rstrip("0123456789")
+    known = ("i", *(step.recipe for step in chain.steps))
+    marks = ["" if letters in known else letters, os.environ.get("DVC_EXP_NAME", "")]
+    return " · ".join([f"{_recipes(chain)}, seed {chain.seed}", *(mark for mark in marks if mark)])
+
+
+def _recipes(chain: Chain) -> str:
+    return " → ".join(dict.fromkeys(step.recipe for step in chain.steps))
+
+
+def _rename(store: Store, run: ChainRun, name: str) -> None:
+    if name != run.name:
+        store.client.update_run(run.run_id, name=name)
+        run.name = name
 
 
 def step_metrics(step: Step) -> list[Metric]:
@@ -152,10 +200,23 @@ def step_metrics(step: Step) -> list[Metric]:
 
 
 def metrics_at(metrics: Metrics, number: int, timestamp_ms: int) -> list[Metric]:
-    """Metrics as points at a step. Numbers that are not finite break MLflow's pages; they are counted instead."""
-    finite = {valid_name(name): value for name, value in metrics.items() if value is not None}
+    """Metrics as points at a step, what is asked for first at the top: MLflow lists them as they came.
+
+    Numbers that are not finite break MLflow's pages; they are counted instead.
+    """
+    ordered = sorted(metrics.items(), key=lambda item: _rank(item[0]))
+    finite = {valid_name(name): value for name, value in ordered if value is not None}
     finite["non_finite"] = float(sum(value is None for value in metrics.values()))
     return [Metric(name, float(value), timestamp_ms, number) for name, value in finite.items()]
+
+
+def _rank(name: str) -> int:
+    """Means of the evaluation, its greedy answers, the rest of it; then what reports show; then all else."""
+    if match := EVALUATION.fullmatch(name):
+        return -4 if match["what"] == "mean" else -3 if match["greedy_set"] else -2
+    if name.startswith("eval/"):
+        return -1
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def log(

@@ -1,60 +1,198 @@
-"""Descriptions of runs, in Markdown."""
+"""Descriptions in Markdown: of the experiment, of runs and of policies.
+
+MLflow folds a run's description after some 100 pixels and the experiment's after one line, so what matters comes first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 
+from pipeline.artifacts import path_of
+from pipeline.config import BASE_KEY
 from pipeline.report import evaluation_scores
+from pipeline.tracking import views
 from pipeline.tracking.chains import Chain
 from pipeline.tracking.finished import Metrics, Step
+from pipeline.tracking.names import flattened
 
 ROWS_SHOWN = 20
+NOTE = "mlflow.note.content"
+"""Tag that holds a description."""
+GAP = "&emsp;"
+"""Ends a cell: MLflow puts no space between those of a table."""
+UNITS = (
+    "Step 0 of the curves is the base policy. `entropy` and `kl` are nats per token, lengths are tokens, ratios are "
+    "shares from 0 to 1, `seconds/` and `peak_memory_mb/` are what each stage took."
+)
 
 
-def chain_text(chain: Chain) -> str:
-    """What a chain of policies is, and its evaluation by iteration."""
-    recipes = dict.fromkeys(step.recipe for step in chain.steps)
+def experiment_text(experiment_id: str) -> str:
+    """What the experiment is, and where to begin."""
+    return "\n".join(
+        [
+            f"**Rollbook**: {_links(experiment_id)}. A run is a chain of policies; inside it are its iterations and "
+            "re-scores.",
+            "",
+            "MLflow is a view of this project's `artifacts/` folder and holds nothing that is not there: "
+            "`rollbook track --rebuild` makes it anew. Runs that were superseded by a change stay, and say so.",
+        ]
+    )
+
+
+def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str:
+    """What a chain of policies is, and its evaluation by iteration.
+
+    Args:
+        chain: of policies.
+        experiment_id: its experiment.
+        runs: ids of the runs of iterations, by key; those that are known become links.
+    """
     first, last = chain.steps[0], chain.steps[-1]
     lines = [
-        f"Recipe **{' → '.join(recipes)}**, seed {chain.seed}, {first.key} to {last.key}. Curves go by iteration; "
-        "step 0 is the base policy. The runs inside hold each iteration's settings, inputs, rollouts and policy.",
+        f"{_outcome(chain)}, {first.key} to {last.key}, seed {chain.seed}. {_links(experiment_id)}",
         "",
-        "| iteration | recipe | evaluation: mean [95 %] | greedy | training reward |",
+        *(
+            f"Recipe **{step.recipe}** from {step.key}: {recipe_words(step)}.  "
+            for step in _switches(chain)
+        ),
+        "",
+        f"| iteration{GAP}| recipe{GAP}| evaluation: mean [95 %] | greedy{GAP}| training reward |",
         "|---|---|---|---|---|",
         _row("base", "", chain.base),
     ]
-    shown = chain.steps if len(chain.steps) <= ROWS_SHOWN else chain.steps[-ROWS_SHOWN:]
+    shown = shown_steps(chain)
     if len(shown) < len(chain.steps):
         lines.append(f"| … {len(chain.steps) - len(shown)} earlier | | | | |")
-    lines += [_row(step.key, step.recipe, step.metrics) for step in shown]
+    for step in shown:
+        name = step.key
+        if run := runs.get(step.key):
+            name = f"[{step.key}](#/experiments/{experiment_id}/runs/{run})"
+        lines.append(_row(name, step.recipe, step.metrics))
+    lines += [
+        "",
+        UNITS,
+        "",
+        f"`rollbook lineage {last.key}` what made the last policy · `rollbook compare {BASE_KEY} {last.key}` what it "
+        f"gained · `rollbook replay --all` runs every step again · `rollbook verify` looks for flipped bits",
+    ]
     return "\n".join(lines)
+
+
+def shown_steps(chain: Chain) -> tuple[Step, ...]:
+    """The steps that stand in the table of a chain's description."""
+    return chain.steps[-ROWS_SHOWN:]
 
 
 def step_text(step: Step) -> str:
     """What an iteration is, and where its artifacts are."""
     return "\n".join(
         [
-            f"Iteration **{step.key}** of recipe **{step.recipe}**: policy {step.previous} → {step.key}.",
+            f"{'; '.join(_evaluations(step.metrics)) or 'Not evaluated'}. Policy {step.previous} → **{step.key}**, "
+            f"iteration {step.number} of its run.",
             "",
-            *(f"- {line}" for line in _evaluations(step.metrics)),
+            f"Recipe **{step.recipe}**: {recipe_words(step)}.",
             "",
-            f"Its rollouts: `pipeline.load('rollouts', join=('prompts', 'scores'), iterations=['{step.key}'])`",
+            f"- *Traces*: sampled rollouts with their rewards; *Artifacts*: `groups/{step.key}.csv` a row per group, "
+            f"`groups/{step.key}.parquet` a row per rollout; *Datasets*: everything read and made, by DVC's md5",
+            f"- `rollbook show {step.key}` · `rollbook lineage {step.key}` · "
+            f"`rollbook replay update_policy@{step.key}`",
+            f"- `pipeline.load('rollouts', join=('prompts', 'scores'), iterations=['{step.key}'])`",
         ]
     )
+
+
+def policy_text(step: Step, experiment_id: str, run_id: str) -> str:
+    """What a policy is, and where its bytes are."""
+    return (
+        f"Made from {step.previous} by [iteration {step.key}](#/experiments/{experiment_id}/runs/{run_id}) of recipe "
+        f"**{step.recipe}**. The weights stay in `{path_of('policies', step.key)}`. `rollbook lineage {step.key}` says "
+        f"what made it, `rollbook export {step.key} FOLDER` writes it to serve."
+    )
+
+
+def recipe_words(step: Step) -> str:
+    """The settings that a reader asks for first, in one sentence; a step of older code may lack some."""
+    said = flattened(step.settings)
+
+    def value(place: str) -> str:
+        return said.get(place, "unknown")
+
+    def component(place: str) -> str:
+        return f"`{said.get(f'{place}.path') or value(f'{place}.name')}`"
+
+    rewards = itertools.takewhile(
+        lambda place: f"{place}.name" in said,
+        (f"score_rollouts.rewards.{number}" for number in itertools.count()),
+    )
+    weighted = [f"{value(f'{place}.weight')} × {component(place)}" for place in rewards]
+    kl = said.get("update_policy.loss.kl_coef", "scheduled")
+    return "; ".join(
+        [
+            f"{value('prepare_prompts.prompts_per_iteration')} prompts × "
+            f"{value('generate_rollouts.group_size')} answers of at most "
+            f"{value('generate_rollouts.max_completion_tokens')} tokens, temperature "
+            f"{value('generate_rollouts.temperature')}",
+            f"reward {' + '.join(weighted)}",
+            f"advantage {component('compute_advantages.estimator')}",
+            f"loss {component('update_policy.loss')}, KL {'off' if kl == '0.0' else kl}",
+            f"{value('update_policy.optimizer_steps')} optimizer steps at learning rate "
+            f"{value('update_policy.learning_rate')}",
+        ]
+    )
+
+
+def _outcome(chain: Chain) -> str:
+    """From the base to the last evaluation, by set."""
+    base = evaluation_scores(chain.base)
+    last: dict[str, dict[str, float]] = next(
+        (found for step in reversed(chain.steps) if (found := evaluation_scores(step.metrics))), {}
+    )
+    return (
+        "; ".join(
+            f"**{name} {_number(base.get(name, {}).get('mean')) or '–'} → {_number(numbers['mean'])}** "
+            f"[{_number(numbers.get('mean_low'))}, {_number(numbers.get('mean_high'))}]"
+            for name, numbers in last.items()
+            if "mean" in numbers
+        )
+        or "Not evaluated"
+    )
+
+
+def _links(experiment_id: str) -> str:
+    named = {
+        "runs": views.RUNS,
+        "curves": views.CURVES,
+        "iterations": views.ITERATIONS,
+        "re-scores": views.RESCORES,
+        "rollouts": views.ROLLOUTS,
+    }
+    return " · ".join(
+        f"[{name}]({views.link(experiment_id, view)})" for name, view in named.items()
+    )
+
+
+def _switches(chain: Chain) -> Iterator[Step]:
+    """The first step of every stretch under one recipe."""
+    before = ""
+    for step in chain.steps:
+        if step.recipe != before:
+            yield step
+        before = step.recipe
 
 
 def _row(name: str, recipe: str, metrics: Metrics) -> str:
     scores = evaluation_scores(metrics)
     means = "<br>".join(f"{label} {_interval(numbers)}" for label, numbers in scores.items())
     greedy = "<br>".join(_number(numbers.get("greedy")) for numbers in scores.values())
-    return f"| {name} | {recipe} | {means} | {greedy} | {_number(metrics.get('reward'))} |"
+    return f"| {name}{GAP}| {recipe}{GAP}| {means}{GAP}| {greedy}{GAP}| {_number(metrics.get('reward'))} |"
 
 
 def _evaluations(metrics: Metrics) -> Iterator[str]:
     for name, numbers in evaluation_scores(metrics).items():
-        yield f"evaluation **{name}**: mean {_interval(numbers)}, greedy {_number(numbers.get('greedy'))}"
+        yield f"**{name} {_interval(numbers)}**, greedy {_number(numbers.get('greedy'))}"
     if metrics.get("reward") is not None:
-        yield f"training reward: {_number(metrics['reward'])}"
+        yield f"training reward {_number(metrics['reward'])}"
 
 
 def _interval(numbers: dict[str, float]) -> str:

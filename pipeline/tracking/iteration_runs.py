@@ -9,18 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow.parquet as pq
 from mlflow.entities import Metric, Run
 
 from pipeline.artifacts import path_of
 from pipeline.config import Params
 from pipeline.tracking.chain_runs import KIND, all_runs, log, step_metrics
-from pipeline.tracking.descriptions import step_text
+from pipeline.tracking.descriptions import NOTE, step_text
 from pipeline.tracking.finished import Step
 from pipeline.tracking.links import Artifact, artifacts_of, dataset_of, link_policy
 from pipeline.tracking.names import flattened
-from pipeline.tracking.rollout_view import is_on_disk, readable, sample
+from pipeline.tracking.rollout_view import groups, is_on_disk, readable, sample
 from pipeline.tracking.store import Store
 from pipeline.tracking.traces import send_traces
 
@@ -38,12 +37,22 @@ def find(store: Store, step: Step) -> Run | None:
 def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[str, str]) -> str:
     """Sends everything about one iteration. The run is `FINISHED` only when all of it has arrived."""
     artifacts = artifacts_of(step, params, md5s)
-    tags = {KIND: "iteration", CONTENT: step.content, PARENT: parent, **_tags(step, artifacts)}
+    kind = {KIND: "iteration", CONTENT: step.content, PARENT: parent}
+    tags = {**_tags(step, artifacts), **kind}
     run = store.client.create_run(store.experiment_id, step.started_ms, tags, step.key)
     run_id = run.info.run_id
     model_id = link_policy(store, run_id, step, artifacts)
+    judged = next(item for item in artifacts if item.path == path_of("data", "evaluation"))
     points = [
-        Metric(point.key, point.value, point.timestamp, point.step, model_id=model_id)
+        Metric(
+            point.key,
+            point.value,
+            point.timestamp,
+            point.step,
+            model_id=model_id,
+            dataset_name=judged.name,
+            dataset_digest=judged.md5,
+        )
         if point.key.startswith("eval/")
         else point
         for point in step_metrics(step)
@@ -72,9 +81,9 @@ def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
     git: Mapping[str, Any] = step.environment.get("git") or {}
     contents = {artifact.path: artifact.content for artifact in artifacts}
     tags = {
+        "recipe": step.recipe,
         "iteration": step.key,
         "previous": step.previous,
-        "recipe": step.recipe,
         "policy_digest.in": contents[path_of("policies", step.previous)],
         "policy_digest.out": contents[path_of("policies", step.key)],
         "commit": git.get("commit", ""),
@@ -84,7 +93,7 @@ def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
         "host": step.environment.get("host", ""),
         "mlflow.source.name": "rollbook",
         "mlflow.source.git.commit": git.get("commit", ""),
-        "mlflow.note.content": step_text(step),
+        NOTE: step_text(step),
     }
     tags |= {f"md5.{item.path.parent.name}": item.md5 for item in artifacts if item.made}
     packages: Mapping[str, str] = step.environment.get("packages") or {}
@@ -109,16 +118,12 @@ def _optimizer_steps(step: Step) -> list[Metric]:
 
 
 def _send_rollouts(store: Store, run_id: str, step: Step, traces: int) -> None:
-    """The iteration's rollouts as one Parquet file, and some of them as traces."""
+    """All rollouts as a Parquet file, the groups as one that MLflow shows, and some rollouts as traces."""
     if not is_on_disk(step.key):
         return
     rollouts = readable(step.key)
-    _send_table(store, run_id, rollouts.drop("messages"), f"{step.key}.parquet")
-    send_traces(store, run_id, sample(rollouts, traces), step.finished_ms)
-
-
-def _send_table(store: Store, run_id: str, table: pl.DataFrame, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / name
-        table.write_parquet(file)
-        store.client.log_artifact(run_id, str(file), "groups")
+        rollouts.drop("messages").write_parquet(Path(folder) / f"{step.key}.parquet")
+        groups(rollouts).write_csv(Path(folder) / f"{step.key}.csv")
+        store.client.log_artifacts(run_id, folder, "groups")
+    send_traces(store, run_id, sample(rollouts, traces), step.finished_ms)

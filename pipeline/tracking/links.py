@@ -14,6 +14,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 from pipeline.artifacts import path_of
 from pipeline.config import Params
 from pipeline.plan import ITERATION_STAGES, load_stage
+from pipeline.tracking.descriptions import NOTE, policy_text
 from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store
 
@@ -40,7 +41,7 @@ class Artifact:
 
 
 def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Artifact]:
-    """All tables and folders that the iteration's stages read and made, by name."""
+    """All tables and folders that the iteration's stages read, then those that they made, by name."""
     contents: dict[Path, tuple[str, bool]] = {}
     for name in ITERATION_STAGES:
         declared, info = load_stage(name), step.infos[name]
@@ -53,7 +54,9 @@ def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Ar
             contents[made.path(step.key)] = (info["outputs"][made.label], True)
     return [
         Artifact(path, content, md5s.get(path.as_posix(), f"content:{content[:24]}"), made)
-        for path, (content, made) in sorted(contents.items())
+        for path, (content, made) in sorted(
+            contents.items(), key=lambda item: (item[1][1], item[0])
+        )
     ]
 
 
@@ -70,6 +73,7 @@ def link_policy(store: Store, run_id: str, step: Step, artifacts: list[Artifact]
             "path": artifact.path.as_posix(),
             "md5": artifact.md5,
             "digest": artifact.content,
+            NOTE: policy_text(step, store.experiment_id, run_id),
         },
         params={"iteration": step.key, "previous": step.previous, "recipe": step.recipe},
         model_type="policy",

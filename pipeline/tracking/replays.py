@@ -1,74 +1,93 @@
-"""Verdicts of replays on the runs of what was replayed: on an iteration's own run, and on its chain's for the base."""
+"""Verdicts of replays on the runs of what was replayed: on an iteration's own run, and on its chain's for the base.
+
+Verdicts that the store lacks are sent with everything else, as long as what they are about is what is recorded now.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 
 from pipeline.config import BASE_KEY, Params
 from pipeline.lean_imports import without
-from pipeline.tracking.chains import read_chains
+from pipeline.sealed import recorded_md5s
+from pipeline.tracking.chains import Chain, read_chains
+from pipeline.tracking.finished import hash_of
 from pipeline.tracking.store import Store, opened
+from pipeline.tracking.verdicts import ReplayMark, kept_marks
 
 with without("pandas"):
+    from mlflow.entities import Metric, Run
+
     from pipeline.tracking import chain_runs, iteration_runs
+    from pipeline.tracking.chain_runs import ChainRun
 
 
-@dataclass(frozen=True)
-class ReplayMark:
-    """What is shown of one replay.
-
-    Attributes:
-        key: of the iteration.
-        name: of the step in names of tags and metrics, such as `update_policy`.
-        tags: by what they say: verdict, when, first difference.
-        differing: outputs that differ; None if nothing is known of them.
-        at_ms: when, milliseconds since 1970.
-    """
-
-    key: str
-    name: str
-    tags: Mapping[str, str]
-    differing: int | None
-    at_ms: int
-
-
-def send_replays(params: Params, marks: Sequence[ReplayMark]) -> int:
-    """Marks the runs that the store has of what was replayed.
+def send_replays(params: Params) -> set[tuple[str, str]]:
+    """Shows kept verdicts on the runs that the store has.
 
     Returns:
-        How many marks found a run.
+        Iteration and step of all that are shown.
 
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    with opened(params.tracking.experiment) as store:
-        runs = dict(_runs(store, params))
-        known = [mark for mark in marks if mark.key in runs]
-        for mark in known:
-            for run_id in runs[mark.key]:
-                _mark(store, run_id, mark)
-    return len(known)
-
-
-def _runs(store: Store, params: Params) -> Iterator[tuple[str, list[str]]]:
-    """Ids of runs by the iteration they show as it is now."""
     chains = read_chains(params)
-    shown = chain_runs.chain_runs(store)
-    parents = [run.run_id for run in shown if any(run.contains(chain) for chain in chains)]
-    if parents:
-        yield BASE_KEY, parents
-    steps = {step.key: step for chain in chains for step in chain.steps}
-    for key, step in steps.items():
-        found = iteration_runs.find(store, step)
-        if found is not None:
-            yield key, [found.info.run_id]
+    with opened(params.tracking.experiment) as store:
+        runs = chain_runs.chain_runs(store)
+        shown = [(chain, run) for chain in chains for run in runs if run.contains(chain)]
+        return send(store, shown, recorded_md5s())
 
 
-def _mark(store: Store, run_id: str, mark: ReplayMark) -> None:
-    name = f"replay/{mark.name}/differing_outputs"
-    tags = {f"replay.{mark.name}.{what}": text for what, text in mark.tags.items()}
-    numbers = {} if mark.differing is None else {name: float(mark.differing)}
-    points = chain_runs.metrics_at(numbers, 0, mark.at_ms)
-    points = [point for point in points if point.key == name]
-    chain_runs.log(store.client, run_id, points, tags=tags)
+def send(
+    store: Store, shown: Sequence[tuple[Chain, ChainRun]], md5s: Mapping[str, str]
+) -> set[tuple[str, str]]:
+    """Shows kept verdicts on chains and their iterations, those that are there already aside.
+
+    Returns:
+        Iteration and step of all that are shown.
+    """
+    marks: dict[str, list[ReplayMark]] = {}
+    for mark in kept_marks():
+        if mark.is_about(md5s):
+            marks.setdefault(mark.key, []).append(mark)
+    found: set[tuple[str, str]] = set()
+    for chain, run in shown if marks else ():
+        about = {key: marks[key] for key in (BASE_KEY, *chain.contents) if key in marks}
+        digest = hash_of([asdict(mark) for key in about for mark in about[key]])
+        if run.replays != digest:
+            for key, target in _runs(store, run, chain, about):
+                _mark(store, target, about[key])
+            store.client.set_tag(run.run_id, chain_runs.REPLAYS, digest)
+            run.replays = digest
+        found |= {(mark.key, mark.name) for key in about for mark in about[key]}
+    return found
+
+
+def _runs(
+    store: Store, run: ChainRun, chain: Chain, keys: Mapping[str, object]
+) -> Iterator[tuple[str, Run]]:
+    """Runs that show what has these keys."""
+    if BASE_KEY in keys:
+        yield BASE_KEY, store.client.get_run(run.run_id)
+    for step in chain.steps:
+        if step.key in keys and (found := iteration_runs.find(store, step)):
+            yield step.key, found
+
+
+def _mark(store: Store, run: Run, marks: Sequence[ReplayMark]) -> None:
+    """Sends of these verdicts what the run does not say yet."""
+    tags: dict[str, str] = {}
+    points: list[Metric] = []
+    for mark in marks:
+        said = {f"replay.{mark.name}.{what}": text for what, text in mark.tags.items()}
+        if said.items() <= run.data.tags.items():
+            continue
+        name = f"replay/{mark.name}/differing_outputs"
+        tags |= said
+        numbers = {} if mark.differing is None else {name: float(mark.differing)}
+        points += [
+            point for point in chain_runs.metrics_at(numbers, 0, mark.at_ms) if point.key == name
+        ]
+    if tags:
+        chain_runs.log(store.client, run.info.run_id, points, tags=tags)

@@ -12,6 +12,7 @@ from pipeline.errors import ArtifactError
 from pipeline.plan import RESCORE_STAGE, load_stage
 from pipeline.tracking.chain_runs import KIND, ChainRun, all_runs, log, metrics_at
 from pipeline.tracking.chains import Chain
+from pipeline.tracking.descriptions import NOTE
 from pipeline.tracking.finished import Metrics, Step, finished_ms, hash_of
 from pipeline.tracking.iteration_runs import CONTENT, PARENT, remove
 from pipeline.tracking.names import flattened, shortened
@@ -87,12 +88,12 @@ def send(store: Store, run: ChainRun, chain: Chain, answers: Answers) -> bool:
     for each in earlier:
         remove(store, each)
     tags = {
+        "mlflow.source.name": "rollbook",
+        NOTE: _text(answers, steps),
         KIND: "rescore",
         ASKED: answers.name,
         CONTENT: content,
         PARENT: run.run_id,
-        "mlflow.source.name": "rollbook",
-        "mlflow.note.content": _text(answers, steps),
     }
     name = shortened(f"re-scored: {answers.name}", 200)
     made = store.client.create_run(store.experiment_id, answers.asked_ms, tags, name)

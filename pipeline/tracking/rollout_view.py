@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,9 @@ from pipeline.artifacts import path_of
 from pipeline.dataset import scan
 
 JOINED = ("prompts", "scores", "advantages")
+ANSWER_LENGTH = 200
+QUESTION_LENGTH = 500
+"""Characters of a text in the table of groups."""
 
 
 def is_on_disk(key: str) -> bool:
@@ -28,6 +32,28 @@ def readable(key: str) -> pl.DataFrame:
         prompt_length_tokens=pl.col("prompt_token_ids").list.len(),
     )
     return frame.select("messages", ~cs.by_dtype(pl.List, pl.Struct)).collect()
+
+
+def groups(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """One row per group as people compare its answers: question, rewards and answers side by side, long texts cut."""
+    answers = pl.col("text").str.head(ANSWER_LENGTH).str.join(" ¦ ")
+    return rollouts.group_by("group_id", maintain_order=True).agg(
+        question=pl.col("messages")
+        .first()
+        .list.last()
+        .struct.field("content")
+        .str.head(QUESTION_LENGTH),
+        reference_answer=pl.col("reference_answer").first().cast(pl.String),
+        reward_mean=pl.col("reward").mean().round(4),
+        reward_std=pl.col("reward").std(ddof=0).round(4),
+        rewards=pl.col("reward").round(4).cast(pl.String).fill_null("none").str.join(" "),
+        answers=answers,
+    )
+
+
+def question(row: Mapping[str, Any]) -> str:
+    """What was asked last, without the template around it."""
+    return str(row["messages"][-1]["content"])
 
 
 def sample(rollouts: pl.DataFrame, count: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArtifactError, RollbookError, TrackingError
 from pipeline.lean_imports import without
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 FOLDER = "mlflow"
 REPLACED = "replaced"
 """Folder, beside the store, that holds what the last `rollbook track --rebuild` replaced."""
-DESCRIPTION = (
-    "Post-training runs of one Rollbook project, written from its `artifacts/` folder. A run named after a recipe is a "
-    "chain of policies, its curves go by iteration; the runs inside it are its iterations."
-)
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,15 @@ def exists() -> bool:
 
 
 @contextlib.contextmanager
-def opened(experiment: str) -> Iterator[Store]:
+def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
     """Opens the store, makes it and the experiment if need be, and keeps other writers of this machine out.
 
     Two processes that create a SQLite store at once break each other, hence the lock.
+
+    Args:
+        experiment: name.
+        durable: False: the default store does not wait for the disk, which takes half the time. A killed process
+            loses nothing, a power cut may damage the store: for one that is being made anew.
 
     Raises:
         TrackingError: if the store is away, busy or refuses.
@@ -91,7 +92,8 @@ def opened(experiment: str) -> Iterator[Store]:
     with _reported(), _lock():
         if is_default():
             artifact_folder().mkdir(parents=True, exist_ok=True)
-        yield _connected(experiment)
+        with contextlib.nullcontext() if durable or not is_default() else _not_synchronous():
+            yield _connected(experiment)
 
 
 def set_aside() -> Path:
@@ -117,16 +119,16 @@ def _connected(experiment: str) -> Store:
     from mlflow.tracing.client import TracingClient
     from mlflow.tracking import MlflowClient
 
+    from pipeline.tracking.descriptions import NOTE, experiment_text
+
     uri = tracking_uri()
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     known = client.get_experiment_by_name(experiment)
     if known is None:
         location = str(artifact_folder()) if is_default() else None
-        tags = {
-            "mlflow.note.content": DESCRIPTION,
-            "mlflow.experimentKind": "custom_model_development",
-        }
+        tags = {"mlflow.experimentKind": "custom_model_development"}
         identity = client.create_experiment(experiment, artifact_location=location, tags=tags)
+        client.set_experiment_tag(identity, NOTE, experiment_text(identity))
     elif known.lifecycle_stage != "active":
         raise TrackingError(
             f"tracking.experiment: {experiment!r} was deleted in MLflow",
@@ -145,6 +147,22 @@ def _line() -> str:
 
 def _database() -> Path:
     return project_root() / FOLDER / "mlflow.db"
+
+
+@contextlib.contextmanager
+def _not_synchronous() -> Iterator[None]:
+    """SQLite leaves it to the system when its pages reach the disk; connections are MLflow's, hence the event."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def set_up(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+
+    event.listen(Engine, "connect", set_up)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", set_up)
 
 
 @contextlib.contextmanager

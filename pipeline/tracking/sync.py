@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config import Params
+from pipeline.artifacts import path_of
+from pipeline.config import BASE_KEY, Params
 from pipeline.lean_imports import without
 from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains
+from pipeline.tracking.descriptions import shown_steps
 from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store, is_default, opened, set_aside
 
 with without("pandas"):  # mlflow does without it, and is imported half a second sooner
-    from pipeline.tracking import chain_runs, iteration_runs, rescore_runs
+    from pipeline.tracking import chain_runs, iteration_runs, replays, rescore_runs, views
     from pipeline.tracking.chain_runs import ChainRun
     from pipeline.tracking.rescore_runs import Answers
 
 
-def bring_up_to_date(params: Params, answers: Sequence[Answers] = ()) -> list[str]:
+def bring_up_to_date(
+    params: Params, answers: Sequence[Answers] = (), durable: bool = True
+) -> list[str]:
     """Sends every finished iteration and stored re-score that the store lacks, and what was asked just now.
 
     Args:
         params: of the project.
         answers: re-scores that are not stored.
+        durable: whether what is sent shall outlive a power cut at once; see `store.opened`.
 
     Returns:
         Keys of iterations, then names of re-scores.
@@ -34,9 +39,22 @@ def bring_up_to_date(params: Params, answers: Sequence[Answers] = ()) -> list[st
     chains = read_chains(params)
     if not chains:
         return []
-    with opened(params.tracking.experiment) as store:
+    with opened(params.tracking.experiment, durable) as store:
         sender = _Sender(store, params, recorded_md5s())
+        views.save(store, chains)
         return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
+
+
+def first_page(params: Params) -> str:
+    """What to open below the address of the server: the runs with their evaluation; empty while nothing is there.
+
+    Raises:
+        TrackingError: if the store is away, busy or refuses.
+    """
+    if not any(path_of("run_info/evaluate_policy", BASE_KEY).parent.glob("*.json")):
+        return ""
+    with opened(params.tracking.experiment) as store:
+        return views.link(store.experiment_id, views.RUNS)
 
 
 def start_anew(params: Params) -> Path | None:
@@ -70,9 +88,14 @@ class _Sender:
         self.md5s = md5s
         self.runs = chain_runs.chain_runs(store)
         self.sent: list[str] = []
+        self._run_ids: dict[str, str] = {}
 
     def send(self, chains: Sequence[Chain], answers: Sequence[Answers]) -> list[str]:
-        shown = [(chain, self._run_of(chain)) for chain in chains]
+        shown = []
+        for chain in chains:
+            run = self._run_of(chain)
+            run.expected |= chain.contents
+            shown.append((chain, run))
         for chain, run in shown:
             self._mark_superseded(chain, run, [run for _, run in shown])
         for chain, run in shown:
@@ -80,14 +103,25 @@ class _Sender:
             for step in chain.steps:
                 if again or step.key not in run.contents:
                     self._send_step(step, run)
-            chain_runs.extend(self.store, run, chain)
+            chain_runs.extend(self.store, run, chain, self._iteration_runs(run, chain))
             if again:
                 chain_runs.revive(self.store, run)
         for asked in answers:
             lacking = [rescore_runs.send(self.store, run, chain, asked) for chain, run in shown]
             if any(lacking):
                 self.sent.append(asked.name)
+        replays.send(self.store, shown, self.md5s)
         return self.sent
+
+    def _iteration_runs(self, run: ChainRun, chain: Chain) -> dict[str, str]:
+        """Ids of the iterations' runs that the description links to; looked up only if it is to change."""
+        if not run.lacks(chain):
+            return {}
+        found = {step.key: self._run_ids.get(step.content) for step in shown_steps(chain)}
+        for step in shown_steps(chain):
+            if found[step.key] is None and (known := iteration_runs.find(self.store, step)):
+                found[step.key] = known.info.run_id
+        return {key: run_id for key, run_id in found.items() if run_id}
 
     def _run_of(self, chain: Chain) -> ChainRun:
         """The parent run that shows the chain or that it goes on from, else a new one."""
@@ -113,7 +147,9 @@ class _Sender:
             iteration_runs.remove(self.store, found)
             found = None
         if found is None:
-            iteration_runs.create(self.store, step, run.run_id, self.params, self.md5s)
+            self._run_ids[step.content] = iteration_runs.create(
+                self.store, step, run.run_id, self.params, self.md5s
+            )
             self.sent.append(step.key)
         elif not self._is_shown(found.data.tags[iteration_runs.PARENT]):
             self.store.client.set_tag(found.info.run_id, iteration_runs.PARENT, run.run_id)

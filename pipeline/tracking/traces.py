@@ -20,11 +20,18 @@ from mlflow.entities.trace_state import TraceState
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 
 from pipeline.tracking.names import shortened
+from pipeline.tracking.rollout_view import question
 from pipeline.tracking.store import Store
 
 PREVIEW_LENGTH = 1000
 INPUT_COLUMNS = ("messages", "prompt")
 OUTPUT_COLUMNS = ("text",)
+
+PART = "unweighted; one of the parts of reward"
+RATIONALES = {
+    "reward": "weighted sum of its parts; the answer ended by {finish_reason} after {length_tokens} tokens",
+    "advantage": "what the update weighs this answer by, against the others of group {group_id}",
+}
 
 Row = Mapping[str, Any]
 
@@ -52,7 +59,7 @@ def _info(store: Store, run_id: str, trace_id: str, row: Row, time_ms: int) -> T
         request_time=time_ms,
         execution_duration=0,
         state=TraceState.OK,
-        request_preview=shortened(row["prompt"], PREVIEW_LENGTH),
+        request_preview=shortened(question(row), PREVIEW_LENGTH),
         response_preview=shortened(row["text"], PREVIEW_LENGTH),
         client_request_id=row["rollout_id"],
         trace_metadata={TraceMetadataKey.SOURCE_RUN: run_id},
@@ -103,10 +110,12 @@ def _assessments(row: Row, trace_id: str, time_ms: int) -> Iterator[Assessment]:
 
 
 def _judgements(row: Row) -> Iterator[Assessment]:
-    """The total and every function's reward as feedback; the reference answer as what was expected."""
+    """The total, every function's reward and the advantage as feedback; the reference answer as what was expected."""
     for name, value in row.items():
-        if value is not None and (name == "reward" or name.startswith("reward_")):
-            yield Feedback(name, value, source=AssessmentSource("CODE", name))
+        if value is not None and (name in RATIONALES or name.startswith("reward_")):
+            rationale = RATIONALES.get(name, PART).format(**row)
+            source = AssessmentSource("CODE", name)
+            yield Feedback(name, value, source=source, rationale=rationale)
     if row.get("error"):
         error = AssessmentError("REWARD_ERROR", row["error"])
         yield Feedback("reward_error", error=error, source=AssessmentSource("CODE", "rewards"))

@@ -32,6 +32,7 @@ from tests.benchmarks import (
     seams,
     showing,
     smollm2,
+    tracking,
 )
 from tests.benchmarks.report import merged, stamped
 
@@ -45,6 +46,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "trl": against_trl.report,
     "sealing": sealing.report,
     "showing": showing.report,
+    "tracking": tracking.report,
     "kills": kills.report,
 }
 REPORTS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ class Project:
 
     Attributes:
         variants: what distinguishes a changed step from the one before, by (stage, key).
+        texts: answers of the groups of every iteration, as pieces; the prompts are those of `prompt_rows`.
     """
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self, count: int = 3, texts: Sequence[Sequence[str]] = TEXTS) -> None:
         self.variants: dict[tuple[str, str], str] = {}
+        self.texts = texts
+        self._read: tuple[bytes, Params] | None = None
         if not Path("params.yaml").exists():
             shutil.copy(ROOT / "params.yaml", "params.yaml")
             self.configure({f"i{n:04d}": f"i{n - 1:04d}" for n in range(1, count + 1)})
@@ -59,7 +62,10 @@ class Project:
 
     @property
     def params(self) -> Params:
-        return read_params()
+        content = Path("params.yaml").read_bytes()
+        if self._read is None or self._read[0] != content:
+            self._read = content, read_params()
+        return self._read[1]
 
     def change(self, stage: str, key: str, variant: str = "changed") -> None:
         """What `check` does after an edit: the plan asks for another result of this step."""
@@ -95,7 +101,7 @@ class Project:
         outputs = {}
         for item in declared.outputs:
             place = key if item.key == "own" else item.key
-            outputs[item.label] = _write(item.kind, place, key, mark)
+            outputs[item.label] = _write(item.kind, place, key, mark, self.texts)
         number = int(key[-4:])
         write_json(
             _metrics(stage, number) if metrics is None else metrics,
@@ -103,7 +109,7 @@ class Project:
         )
         order = [*ONCE_STAGES, *ITERATION_STAGES].index(stage)
         info = {
-            "finished": f"2026-01-01T00:{number:02d}:{order:02d}.000+00:00",
+            "finished": f"2026-01-01T{number // 60:02d}:{number % 60:02d}:{order:02d}.000+00:00",
             "seconds": {"total": 1.0},
             "peak_memory_mb": 100.0,
             "progress": [{"rate_unit": "tokens", "per_second": 50.0}],
@@ -125,18 +131,18 @@ class Project:
         return f"{stage}@{key}:{self.variants.get((stage, key), '')}"
 
 
-def _write(kind: str, place: str, key: str, mark: str) -> str:
+def _write(kind: str, place: str, key: str, mark: str, texts: Sequence[Sequence[str]]) -> str:
     """Writes an artifact whose content follows from `mark`. Returns its content hash."""
     if kind in FOLDERS:
         return write_folder(
             lambda folder: (folder / "weights.txt").write_text(mark) and None, kind, place
         ).content_hash
-    return write_table(_table(kind, place, key, mark), kind, place).content_hash
+    return write_table(_table(kind, place, key, mark, texts), kind, place).content_hash
 
 
-def _table(kind: str, place: str, key: str, mark: str) -> pa.Table:
-    prompts = prompt_rows(len(TEXTS), key)
-    rollouts = rollout_rows(prompts, TEXTS, hashlib.sha256(mark.encode()).hexdigest())
+def _table(kind: str, place: str, key: str, mark: str, texts: Sequence[Sequence[str]]) -> pa.Table:
+    prompts = prompt_rows(len(texts), key)
+    rollouts = rollout_rows(prompts, texts, hashlib.sha256(mark.encode()).hexdigest())
     answers = {row["group_id"]: row["reference_answer"] for row in prompts}
     scored = [
         ({name: row[name] for name in IDS}, float(row["text"] == answers[row["group_id"]]))

@@ -90,14 +90,53 @@ def test_the_policy_is_a_model_outside_mlflow(shown: Shown) -> None:
 
 def test_the_group_table_holds_rollouts_with_their_rewards(shown: Shown) -> None:
     run = shown.iterations["i0002"][0]
-    [file] = shown.client.list_artifacts(run.info.run_id, "groups")
-    assert file.path == "groups/i0002.parquet"
+    by_group, file = shown.client.list_artifacts(run.info.run_id, "groups")
+    assert (by_group.path, file.path) == ("groups/i0002.csv", "groups/i0002.parquet")
     frame = pl.read_parquet(shown.client.download_artifacts(run.info.run_id, file.path))
     assert frame["reward"].to_list() == [1, 0, 1, 1, 0, 1]
     assert frame["advantage"].to_list() == [0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     assert frame["length_tokens"].to_list() == [2] * 6
     assert frame["prompt"][0] == "1+2="
     assert not [name for name, dtype in frame.schema.items() if dtype.is_nested()]
+
+
+def test_the_table_that_mlflow_shows_has_a_row_per_group(shown: Shown) -> None:
+    run = shown.iterations["i0002"][0]
+    frame = pl.read_csv(shown.client.download_artifacts(run.info.run_id, "groups/i0002.csv"))
+    assert frame["question"].to_list() == ["1+2=", "2+3=", "3+4="]
+    assert frame["answers"].to_list() == ["3 ¦ 4", "5 ¦ 5", "1 ¦ 7"]
+    assert frame["rewards"].to_list() == ["1.0 0.0", "1.0 1.0", "0.0 1.0"]
+    assert frame["reward_mean"].to_list() == [0.5, 1.0, 0.5]
+    assert frame["reward_std"].to_list() == [0.5, 0.0, 0.5]
+
+
+def test_what_is_asked_for_first_stands_first(shown: Shown) -> None:
+    run = shown.iterations["i0002"][0]
+    names = [name for name in run.data.metrics if not name.startswith("optimizer_steps/")]
+    assert names[:3] == [f"eval/heldout/mean_at_4{bound}" for bound in ("", "_high", "_low")]
+    assert names[3:6] == ["eval/heldout/greedy", "reward", "reward_std"]
+    assert next(iter(run.data.tags)) in {"recipe", "iteration"}
+
+
+def test_descriptions_say_outcome_recipe_and_where_to_go(shown: Shown) -> None:
+    note = shown.chains[0].data.tags["mlflow.note.content"]
+    first, *_ = note.splitlines()
+    # 0.3 at the base, 0.1 more in each of three iterations
+    assert first.startswith("**heldout 0.300 → 0.600** [0.580, 0.620], i0001 to i0003, seed 0.")
+    assert "Recipe **grpo** from i0001: 256 prompts × 8 answers of at most 8 tokens" in note
+    assert "reward 1.0 × `numeric_answer`" in note
+    second = shown.iterations["i0002"][0].info.run_id
+    assert (
+        f"| [i0002](#/experiments/{shown.experiment_id}/runs/{second})&emsp;| grpo&emsp;|" in note
+    )
+    note = shown.iterations["i0002"][0].data.tags["mlflow.note.content"]
+    assert note.startswith("**heldout 0.500 [0.480, 0.520]**, greedy 0.600; training reward 0.550.")
+    models = shown.client.search_logged_models([shown.experiment_id])
+    [model] = [model for model in models if model.name == "policy-i0002"]
+    assert (
+        f"[iteration i0002](#/experiments/{shown.experiment_id}/runs/{second})"
+        in (model.tags["mlflow.note.content"])
+    )
 
 
 def test_the_update_has_curves_by_optimizer_step(shown: Shown) -> None:

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from tests.unit.tracking.project import Project
 
 MEAN = "eval/heldout/mean_at_4"
 ROOT = Path(__file__).parents[3]
+RUN_ID = re.compile(r"(?<=/runs/)[0-9a-f]{32}")
+"""In links of descriptions."""
 
 
 def test_a_run_per_chain_and_one_per_iteration(finished: Project) -> None:
@@ -158,6 +161,39 @@ def test_a_branch_has_its_own_curves_and_shares_its_beginning(finished: Project)
     assert not any("rollbook.superseded" in run.data.tags for run in shown.chains)
 
 
+def test_branches_sent_together_are_runs_of_their_own(finished: Project) -> None:
+    """As when a store is made anew: no run has points yet when chains choose theirs."""
+    keys = {"i0001": "i0000", "i0002": "i0001", "i0003": "i0002", "strict0002": "i0001"}
+    finished.configure({**keys, "later0003": "i0002"})
+    finished.finish("strict0002")
+    bring_up_to_date(finished.params)
+    shown = Shown()
+    # nothing of later0003 is finished: what it goes on from is shown under the first
+    main, branch = sorted(shown.chains, key=lambda run: "strict" in run.info.run_name)
+    assert shown.curve(main, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5, 3: 0.6})
+    assert shown.curve(branch, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5})
+
+
+def test_a_superseded_run_says_so_in_its_name(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    finished.change("generate_rollouts", "i0002")
+    finished.finish("i0002")
+    bring_up_to_date(finished.params)
+    assert sorted(run.info.run_name for run in Shown().chains) == [
+        "grpo, seed 0",
+        "grpo, seed 0 (superseded)",
+    ]
+    finished.change("generate_rollouts", "i0002", "")
+    finished.finish("i0002", "i0003")
+    bring_up_to_date(finished.params)
+    [named, other] = sorted(Shown().chains, key=lambda run: run.info.run_name)
+    assert (named.info.run_name, other.info.run_name) == (
+        "grpo, seed 0",
+        "grpo, seed 0 (superseded)",
+    )
+    assert len(Shown().curve(named, MEAN)) == 4
+
+
 def test_a_run_cut_short_is_sent_again(finished: Project) -> None:
     bring_up_to_date(finished.params)
     shown = Shown()
@@ -237,7 +273,11 @@ def _pages(shown: Shown) -> list[tuple[object, ...]]:
             run.info.end_time,
             run.data.metrics,
             run.data.params,
-            {name: value for name, value in run.data.tags.items() if name not in ids},
+            {
+                name: RUN_ID.sub("ID", value)
+                for name, value in run.data.tags.items()
+                if name not in ids
+            },
             sorted((item.dataset.name, item.dataset.digest) for item in run.inputs.dataset_inputs),
         )
         for run in (*shown.chains, *shown.of_kind("iteration"))

@@ -64,8 +64,12 @@ def test_rewards_are_feedback_and_the_answer_an_expectation() -> None:
         assert values == {
             "reward": row["reward"],
             "reward_numeric_answer": row["reward"],
+            "advantage": row["advantage"],
             "reference_answer": row["reference_answer"],
         }
+        [said] = [item.rationale for item in trace.info.assessments if item.name == "reward"]
+        assert said.endswith("the answer ended by stop after 2 tokens")
+        assert trace.info.request_preview == row["messages"][-1]["content"]
     # lowest rewards first
     assert [rows[trace.info.client_request_id]["reward"] for trace in traces] == [0, 0, 1, 1, 1, 1]
 
