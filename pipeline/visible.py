@@ -10,7 +10,8 @@ PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "
 NEWLINE, TAB = "↵", "⇥"
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Categories without a look of their own: controls, bidi and other format characters, what no font has."""
-PLAIN = re.compile(r"[\x20-\x7e]*")
+OTHER = re.compile(r"[^\x20-\x7e]")
+"""Characters that need a look; most texts have few."""
 
 
 def visible(text: str, lines: bool = False) -> str:
@@ -20,10 +21,8 @@ def visible(text: str, lines: bool = False) -> str:
         text: of anyone.
         lines: whether a new line begins one; else there is only its sign.
     """
-    if PLAIN.fullmatch(text):
-        return text
     newline = f"{NEWLINE}\n" if lines else NEWLINE
-    return "".join(newline if each == "\n" else _shown(each) for each in text)
+    return OTHER.sub(lambda found: newline if found[0] == "\n" else _shown(found[0]), text)
 
 
 def json_safe(text: str) -> str:

@@ -28,9 +28,11 @@ COMMANDS = {
     "compare": "two policies: settings, curves, and a test on the same prompts",
     "lineage": "what made a policy, back to its base; what used a reward, data, code or policy",
     "verify": "find out whether everything stored is what was recorded, to the last bit",
+    "doctor": "what is wrong with a run, why, and the parameter to change",
     "status": "what is done, stale, missing or running; works while a stage runs",
     "replay": "run finished steps again from what is stored, and compare to the last bit",
     "report": "evaluation by iteration, and where to look next",
+    "page": "write the whole run as one page that opens without a server",
     "track": "bring the MLflow store up to date, or make it anew",
     "ui": "show the runs in MLflow, brought up to date, offline",
 }

@@ -31,14 +31,16 @@ from pipeline.visible import NEWLINE, PICTURES, TAB, visible
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 SIGNS = re.compile(f"‹U\\\\+[0-9A-F]{{4,6}}›|[{NEWLINE}{TAB}{''.join(PICTURES.values())}]")
 """What `visible` writes for a character without a look."""
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fdfdfc; --line: #d8d8d4; --soft: #6b6b70;
-  --special: #005f87; --good: #1b6e3a; --bad: #b3261e; --h1: #f7eebc; --h2: #fbd49a; --h3: #f3a6a9; --h4: #c58fdc; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --paper: #17181a; --line: #38393d; --soft: #9a9aa0;
-  --special: #6cc4ee; --good: #6fcf8e; --bad: #ff8a80; --h1: #4a4419; --h2: #63451a; --h3: #6f2f33; --h4: #63307d; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 70rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+COLORS = """
+:root { color-scheme: light dark;
+  --ink: light-dark(#1c1c1e, #e6e6e3); --paper: light-dark(#fdfdfc, #17181a); --line: light-dark(#d8d8d4, #38393d);
+  --soft: light-dark(#636368, #a2a2a8); --special: light-dark(#005f87, #6cc4ee);
+  --good: light-dark(#1b6e3a, #6fcf8e); --bad: light-dark(#b3261e, #ff8a80);
+  --h1: light-dark(#f7eebc, #4a4419); --h2: light-dark(#fbd49a, #63451a); --h3: light-dark(#f3a6a9, #6f2f33);
+  --h4: light-dark(#d3a8e6, #63307d); }
+"""
+"""Of a page in the light and in the dark; an element whose `color-scheme` is one of them keeps to it."""
+PARTS_STYLE = """
 .sub, dt, .legend { color: var(--soft); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: .6rem 0; }
 dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }
@@ -52,10 +54,19 @@ pre { font: .95rem/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-
 pre, dd, td { unicode-bidi: isolate; direction: ltr; }
 .special { color: var(--special); font-weight: 600; } .masked { opacity: .55; }
 .clip { text-decoration: underline 2px; font-weight: 600; } .sign { color: var(--soft); font-size: .85em; }
-.t { border-radius: 2px; } .h1 { background: var(--h1); } .h2 { background: var(--h2); } .h3 { background: var(--h3); }
-.h4 { background: var(--h4); } .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+.t { border-radius: 2px; } .t .sign, .t.special, .legend .t { color: var(--ink); }
+.h1 { background: var(--h1); } .h2 { background: var(--h2); }
+.h3 { background: var(--h3); } .h4 { background: var(--h4); }
+.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
 p { margin: .4rem 0; overflow-wrap: anywhere; }
 """
+"""Of all that `part_html` draws."""
+STYLE = f"""{COLORS}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 70rem; padding: 0 1rem; }}
+h1 {{ font-size: 1.4rem; overflow-wrap: anywhere; margin-bottom: 0; }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 .5rem; }}
+{PARTS_STYLE}"""
 
 
 def html_of(page: Page) -> str:
@@ -67,10 +78,10 @@ def html_of(page: Page) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{_safe(title)}</title>",
+            f"<title>{safe(title)}</title>",
             f"<style>{STYLE}</style></head><body><main>",
-            f"<h1>{_safe(title)}</h1>",
-            f'<p class="sub">{_marked(page.subtitle)}</p>',
+            f"<h1>{safe(title)}</h1>",
+            f'<p class="sub">{marked(page.subtitle)}</p>',
             *(_section(section) for section in page.sections),
             "</main></body></html>",
             "",
@@ -79,39 +90,40 @@ def html_of(page: Page) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = "\n".join(map(_part, section.parts))
-    return f"<section><h2>{_safe(section.title)}</h2>\n{parts}\n</section>"
+    parts = "\n".join(map(part_html, section.parts))
+    return f"<section><h2>{safe(section.title)}</h2>\n{parts}\n</section>"
 
 
-def _part(part: Part) -> str:
+def part_html(part: Part) -> str:
+    """A part as HTML; all texts in it are made safe."""
     if isinstance(part, Pairs):
-        rows = (f"<dt>{_marked(name)}</dt><dd>{_marked(value)}</dd>" for name, value in part.pairs)
+        rows = (f"<dt>{marked(name)}</dt><dd>{marked(value)}</dd>" for name, value in part.pairs)
         return f"<dl>{''.join(rows)}</dl>"
     if isinstance(part, Grid):
         return _grid(part)
     if isinstance(part, Passage):
-        return f"<pre>{_marked(part.text, lines=True)}</pre>"
+        return f"<pre>{marked(part.text, lines=True)}</pre>"
     if isinstance(part, PromptStrip):
         pieces = (
-            f'<span class="special">{_marked(piece.text, lines=True)}</span>'
+            f'<span class="special">{marked(piece.text, lines=True)}</span>'
             if piece.special
-            else _marked(piece.text, lines=True)
+            else marked(piece.text, lines=True)
             for piece in part.pieces
         )
         return f"<pre>{''.join(pieces)}</pre>"
     if isinstance(part, HeatStrip):
-        return f"<pre>{''.join(map(_token, part.tokens))}</pre>{_legend()}"
+        return f"<pre>{''.join(map(_token, part.tokens))}</pre>{legend_html()}"
     if isinstance(part, Lines):
         if part.formula:
-            return f"<pre>{'<br>'.join(_marked(line) for line in part.lines)}</pre>"
-        return "".join(f"<p>{_marked(line)}</p>" for line in part.lines)
+            return f"<pre>{'<br>'.join(marked(line) for line in part.lines)}</pre>"
+        return "".join(f"<p>{marked(line)}</p>" for line in part.lines)
     return _verdict(part)
 
 
 def _grid(grid: Grid) -> str:
     def cell(tag: str, name: str, text: str) -> str:
         kind = ' class="n"' if name in grid.numbers else ""
-        return f"<{tag}{kind}>{_marked(text)}</{tag}>"
+        return f"<{tag}{kind}>{marked(text)}</{tag}>"
 
     head = "".join(cell("th", name, name) for name in grid.head)
     rows = "".join(
@@ -136,7 +148,7 @@ def _token(token: Token) -> str:
     text = f"[{token.id}]" if token.text is None else token.text
     mark = CLIP_MARKS.get(token.clipped or "", "")
     told = ", ".join(_numbers(token))
-    return f'<span class="{" ".join(classes)}" title="{_safe(told)}">{_marked(text, lines=True)}{mark}</span>'
+    return f'<span class="{" ".join(classes)}" title="{safe(told)}">{marked(text, lines=True)}{mark}</span>'
 
 
 def _numbers(token: Token) -> Iterator[str]:
@@ -157,7 +169,8 @@ def _numbers(token: Token) -> Iterator[str]:
         yield f"held by the {'lower' if token.clipped == 'low' else 'upper'} bound"
 
 
-def _legend() -> str:
+def legend_html() -> str:
+    """What the degrees of a heat strip mean."""
     samples = (
         f'<span class="t h{number}">&nbsp;p &lt; {level:g}&nbsp;</span>'
         for number, level in enumerate(LEVELS, start=1)
@@ -167,15 +180,15 @@ def _legend() -> str:
 
 def _verdict(verdict: Verdict) -> str:
     mark, kind = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("", "sub")}[verdict.good]
-    return f'<p class="{kind}">{mark}{_marked(verdict.text)}</p>'
+    return f'<p class="{kind}">{mark}{marked(verdict.text)}</p>'
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
     """Text without anything that a browser could take for something else."""
     return escape(visible(text))
 
 
-def _marked(text: str, lines: bool = False) -> str:
+def marked(text: str, lines: bool = False) -> str:
     """The same, with signs for what has no look set apart from the text."""
     return SIGNS.sub(
         lambda found: f'<span class="sign">{found[0]}</span>', escape(visible(text, lines))

@@ -38,8 +38,8 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
     provenance = provenance_of(group, own["policy_digest"], chain)
     objective = Objective.of(chain.settings("update_policy", found.key))
     decoder, said = decoder_for(provenance.policy_in.key, chain)
-    tokens, decoded = _decoded(
-        _tokens(own, group.row("logprobs", found.id), update, advantage), own, decoder, said
+    tokens, problem = decoded(
+        tokens_of(own, group.row("logprobs", found.id), update, advantage), own, decoder, said
     )
     if group.in_training:
         tokens = with_ratios(tokens, objective)
@@ -61,7 +61,7 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
         text=own["text"],
         finish_reason=own["finish_reason"],
         tokens=tokens,
-        decoded=decoded,
+        decoded=problem,
         reward=score.get("reward"),
         rewards=rewards,
         logged=logged,
@@ -84,7 +84,7 @@ def provenance_of(group: Group, policy_digest: str, chain: Chain) -> Provenance:
     return of_training(group.key, policy_digest, tables, chain, missing)
 
 
-def _tokens(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Token]:
+def tokens_of(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Token]:
     """The completion token by token, not decoded yet."""
     ids = own["completion_token_ids"]
     nothing = [None] * len(ids)
@@ -120,7 +120,7 @@ def _tokens(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Token]
     ]
 
 
-def _decoded(
+def decoded(
     tokens: Sequence[Token], own: Row, decoder: Decoder | None, said: str
 ) -> tuple[list[Token], str]:
     """The tokens with their texts, and what is to be said about these; without a tokenizer they have none."""

@@ -65,6 +65,10 @@ class Stored:
         """Names of all columns."""
         return list(self._schema.names)
 
+    def is_nested(self, name: str) -> bool:
+        """Whether a column holds lists or the like, and not one value a row."""
+        return bool(pa.types.is_nested(self._schema.field(name).type))
+
     @property
     def rows(self) -> int:
         """How many it has."""

@@ -29,6 +29,7 @@ from pipeline.dvc_lock import LOCK_FILE
 from pipeline.ids import group_id_of, rollout_id_of
 from pipeline.plan import ITERATION_STAGES
 from pipeline.policies.byte_tokenizer import save_byte_tokenizer
+from pipeline.policies.loading import lean_transformers
 from pipeline.ragged import Ragged
 from tests.benchmarks.tables import markdown
 from tests.e2e.projects import environment
@@ -168,7 +169,10 @@ def make_project(keys: Sequence[str], rows: int) -> None:
         for key, item in raw["iterations"].items()
     ]
     PARAMS_FILE.write_text("\n".join(["seed: 0", "iterations:", *lines]), encoding="utf-8")
-    write_folder(lambda folder: save_byte_tokenizer(folder, 1024), "policies", BASE_KEY)
+    with (
+        lean_transformers()
+    ):  # as all code here imports it: what it finds the first time, it expects later
+        write_folder(lambda folder: save_byte_tokenizer(folder, 1024), "policies", BASE_KEY)
     base = {"settings": {"policy": {"base": {"name": "tiny"}}}, "inputs": {}}
     _info("init_policy", BASE_KEY, {**base, "outputs": {"policies": _digest(BASE_KEY)}})
     write_table(_data(), "data", "evaluation")

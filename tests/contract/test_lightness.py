@@ -27,6 +27,7 @@ LIBRARY = sorted(
         "cli",
         "engines",
         "losses",
+        "page",
         "policies",
         "rewards",
         "schemas",

@@ -91,7 +91,7 @@ def test_pages_are_whole_and_hold_nothing_that_loads_or_runs(looked_at: Path) ->
             "class",
             "title",
         }
-        assert "prefers-color-scheme: dark" in html_of(page_of(facts))
+        assert "color-scheme: light dark" in html_of(page_of(facts))
 
 
 def test_hostile_text_is_shown_as_it_is(looked_at: Path) -> None:

@@ -1,0 +1,43 @@
+"""`rollbook page`."""
+
+from __future__ import annotations
+
+import click
+
+from pipeline.params import read_params
+
+
+@click.command()
+@click.option(
+    "--chain",
+    metavar="KEY",
+    default="",
+    help="Show the chain of policies that ends with this iteration.",
+)
+@click.option(
+    "--rollouts",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Put at most so many rollouts on it; 20,000 unless told.",
+)
+def page(chain: str, rollouts: int | None) -> None:
+    """Write the whole run as one page, reports/index.html, which opens without a server.
+
+    Overview, curves, every rollout with its group and its tokens, what `rollbook doctor` finds, re-scores, lineage and
+    environment, from what is on disk. The page needs nothing else, and asks the network for nothing.
+
+    Example: rollbook page --chain strict0006
+    """
+    from pipeline.lean_imports import import_numpy_alone, settle_without_pandas
+
+    import_numpy_alone()
+    settle_without_pandas()
+    from pipeline.page.choosing import ROLLOUTS
+    from pipeline.page.rollouts import Limits
+    from pipeline.page.run import run_of
+    from pipeline.page.writing import PAGE, write_page
+
+    run = run_of(read_params(), chain)
+    write_page(run, Limits(rollouts=rollouts or ROLLOUTS))
+    size = PAGE.stat().st_size / 1e6
+    click.echo(f"{PAGE}: {run.key}, {size:.1f} MB; open it in a browser")

@@ -1,0 +1,73 @@
+"""What `rollbook doctor` says of the chain; ids of rollouts and groups in it lead to these on the page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pipeline.doctor import Diagnosis, Finding, diagnosis_of
+from pipeline.doctor.finding import GRADES
+from pipeline.errors import RollbookError
+from pipeline.page.overview import Tile
+from pipeline.page.run import Run
+from pipeline.showing.page import marked
+
+ROLLOUT = re.compile(r"(?<![/\w])[A-Za-z]+[0-9]{4}/[0-9a-f]{16}(?:/[0-9]{2,})?\b")
+"""The id of a rollout, or of a group; evaluations have others, and are not on the page."""
+
+
+def diagnosed(run: Run) -> Diagnosis | RollbookError:
+    """What the doctor says; where a check of the project's own fails, what it failed of: the rest can be shown."""
+    try:
+        return diagnosis_of(run.params, run.key)
+    except RollbookError as error:
+        return error
+
+
+def findings_html(found: Diagnosis | RollbookError) -> str:
+    """The findings, the worst first; empty if there was nothing to look at."""
+    if isinstance(found, RollbookError):
+        return f'<p class="bad">✗ {marked(str(found))}</p>'
+    if not found.iterations:
+        return ""
+    missing = (
+        f'<p class="sub">Not on this machine, so not looked at: {marked(", ".join(found.missing))}.</p>'
+        if found.missing
+        else ""
+    )
+    if not found.findings:
+        return f'<p class="good">✓ {len(found.checks)} checks found nothing.</p>{missing}'
+    return "".join(map(_finding, found.findings)) + missing
+
+
+def findings_tile(found: Diagnosis | RollbookError) -> Tile:
+    """How many there are of each grade, the worst first."""
+    if isinstance(found, RollbookError):
+        return Tile("doctor", "failed", "see below")
+    counts = Counter(each.grade for each in found.findings)
+    told = [f"{counts[grade]} {grade}" for grade in reversed(GRADES) if counts[grade]]
+    return Tile("doctor", ", ".join(told) or "healthy", f"{len(found.checks)} checks")
+
+
+def _finding(found: Finding) -> str:
+    where = f" · {marked(found.where)}" if found.where else ""
+    return (
+        f'<article class="finding {found.grade}">'
+        f'<h3><span class="grade">{found.grade}</span> {marked(found.title)}</h3>'
+        f'<p class="sub">{marked(found.check)}{where}</p>{"".join(_evidence(found.evidence))}'
+        f"<dl><dt>likely cause</dt><dd>{marked(found.cause)}</dd>"
+        f"<dt>change</dt><dd><code>{marked(str(found.change))}</code></dd></dl></article>"
+    )
+
+
+def _evidence(lines: Sequence[str]) -> Iterator[str]:
+    yield "<ul>"
+    for line in lines:
+        yield f"<li>{linked(marked(line))}</li>"
+    yield "</ul>"
+
+
+def linked(html: str) -> str:
+    """Ids of rollouts and groups in safe HTML as links to them on the page."""
+    return ROLLOUT.sub(lambda found: f'<a href="#{found[0]}">{found[0]}</a>', html)

@@ -1,0 +1,153 @@
+"""The first thing on the page: how far the run came, what it was told to do, and what made it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.ancestry import commit_of
+from pipeline.config import BASE_KEY
+from pipeline.evaluation import paired_difference
+from pipeline.page.run import Row, Run
+from pipeline.recipe_words import recipe_in_words
+from pipeline.showing.sections import NOTHING, Grid, Pairs, Part
+from pipeline.showing.tables import stored
+
+JUDGED = ("prompt_id", "set", "greedy", "reward")
+"""Columns of an evaluation that a difference is computed from."""
+DIGITS = 12
+"""Of a commit or a digest."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that is seen first.
+
+    Attributes:
+        label: what it is.
+        value: the number.
+        note: what stands below it.
+    """
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def tiles(run: Run) -> Iterator[Tile]:
+    """The numbers of a run that has any."""
+    done = len(run.finished)
+    rest = len(run.chain) - done
+    yield Tile("iterations", f"{done}", f"{rest} to go" if rest else "all finished")
+    if rollouts := sum(table.rows for key in run.begun if (table := stored("rollouts", key))):
+        yield Tile("rollouts on disk", f"{rollouts:,}")
+    for name in run.sets:
+        rows = [row for row in run.rows if row["set"] == name and row["mean"] is not None]
+        if rows:
+            first, last = rows[0], rows[-1]
+            yield Tile(
+                f"{name}, {mean_name(run)}",
+                f"{first['mean']:.3f} → {last['mean']:.3f}",
+                _lift(first["iteration"], last["iteration"], name),
+            )
+    rewards = [row["reward"] for row in run.rows if row["reward"] is not None]
+    if rewards:
+        yield Tile("mean training reward", f"{rewards[0]:.3f} → {rewards[-1]:.3f}")
+
+
+def mean_name(run: Run) -> str:
+    """What the mean over the samples of an evaluation is called."""
+    return f"mean@{run.params.evaluate_policy.samples}"
+
+
+def _lift(first: str, last: str, name: str) -> str:
+    """Paired difference of two policies on one set, if their evaluations are here."""
+    before, after = (stored("evaluations", key) for key in (first, last))
+    if first == last or before is None or after is None:
+        return ""
+    difference, low, high = paired_difference(before.all(JUDGED), after.all(JUDGED), name)
+    if not math.isfinite(low):
+        return ""
+    return f"{difference:+.3f} [{low:+.3f}, {high:+.3f}] on the same prompts"
+
+
+def evaluation(run: Run) -> list[Part]:
+    """Evaluation by iteration with its intervals."""
+    if not run.rows:
+        return []
+    by_key: dict[str, list[Row]] = {}
+    for row in run.rows:
+        by_key.setdefault(row["iteration"], []).append(row)
+    several = len(run.sets) > 1
+    head = ["policy", "recipe"]
+    for name in run.sets:
+        of = f"{name} " if several else ""
+        head += [
+            f"{of}{mean_name(run)}",
+            f"{of}95 %",
+            f"{of}greedy",
+            f"{of}pass@{run.params.evaluate_policy.samples}",
+        ]
+    head += ["training reward", "tokens"]
+    return [Grid(head, [_cells(run, key, rows) for key, rows in by_key.items()], head[2:])]
+
+
+def _cells(run: Run, key: str, rows: list[Row]) -> list[str]:
+    by_set = {row["set"]: row for row in rows}
+    cells = [key, rows[0]["recipe"] or "base"]
+    for name in run.sets:
+        row = by_set.get(name, {})
+        low, high = row.get("mean_low"), row.get("mean_high")
+        cells += [
+            figure(row.get("mean")),
+            "" if low is None or high is None else f"{low:.3f} – {high:.3f}",
+            figure(row.get("greedy")),
+            figure(row.get("pass")),
+        ]
+    return [*cells, figure(rows[0]["reward"]), figure(rows[0]["completion_length"], 1)]
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A number of a table."""
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def recipes(run: Run) -> Iterator[tuple[str, list[Part]]]:
+    """Every stretch of iterations under one recipe: what it is called, and the recipe in words."""
+    for keys in run.stretches():
+        span = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
+        references = [run.params.every_iteration[key].reference for key in keys]
+        words = recipe_in_words(run.params.recipe_of(keys[0]), run.params.data, references)
+        yield f"{run.recipe(keys[0])}, {span}", [Pairs(words)]
+
+
+def made_from(run: Run) -> list[Part]:
+    """Base policy, seed and commit."""
+    pairs = [("base policy", base_name(run))]
+    if digest := run.stored.digest(BASE_KEY):
+        pairs.append(("its digest", digest[:DIGITS]))
+    if run.finished and (digest := run.stored.digest(run.finished[-1])):
+        pairs.append((f"policy {run.finished[-1]}", digest[:DIGITS]))
+    pairs.append(("seed", str(run.params.seed)))
+    commits = []
+    for key in run.finished:
+        info = run.stored.info("update_policy", key)
+        if info and (commit := commit_of(info)):
+            commits.append(_short(commit))
+    if commits:
+        pairs.append(("commit", ", ".join(dict.fromkeys(commits))))
+    return [Pairs(pairs)]
+
+
+def base_name(run: Run) -> str:
+    """What the base policy is called, with its revision if it is of a hub."""
+    base = run.params.policy.base
+    revision = getattr(base, "revision", None)
+    name = str(getattr(base, "model", None) or base.path or base.name)
+    return name if revision is None else f"{name}@{str(revision)[:DIGITS]}"
+
+
+def _short(commit: str) -> str:
+    digits, _, rest = commit.partition(" ")
+    return f"{digits[:DIGITS]}{f' {rest}' if rest else ''}"

@@ -1,0 +1,129 @@
+"""Puts the page together and writes it. The same run gives the same bytes: nothing on it tells the time it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pipeline.atomic import replacing
+from pipeline.config import BASE_KEY
+from pipeline.doctor import Diagnosis
+from pipeline.errors import RollbookError
+from pipeline.page.curves import Chart, charts, numbers, specs
+from pipeline.page.document import Document, Section, asset, explorer_html, explorer_settings
+from pipeline.page.environment import environments
+from pipeline.page.findings import diagnosed, findings_html, findings_tile, linked
+from pipeline.page.lineage import drawing, policies_html
+from pipeline.page.overview import base_name, evaluation, made_from, recipes, tiles
+from pipeline.page.rescores import rescores
+from pipeline.page.rollouts import Limits, explored
+from pipeline.page.run import Run
+from pipeline.page.vega import bundle
+from pipeline.showing.page import marked, part_html, safe
+from pipeline.showing.sections import Part
+
+PAGE = Path("reports/index.html")
+
+
+def write_page(run: Run, limits: Limits, path: Path = PAGE) -> None:
+    """Writes the page whole or not at all.
+
+    Raises:
+        ArtifactError: if a stored file is damaged, or the page cannot be written.
+    """
+    text = page_html(run, limits)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def page_html(run: Run, limits: Limits) -> str:
+    """The page."""
+    found, drawn = explored(run, limits), charts(run)
+    diagnosis = diagnosed(run)
+    sections = [
+        Section("overview", "Overview", _overview(run, diagnosis)),
+        Section("curves", "Curves", _curves(run, drawn)),
+        Section("rollouts", "Rollouts", explorer_html(found)),
+        Section("doctor", "Doctor", findings_html(diagnosis)),
+        Section("rescores", "Re-scores", linked(_named(rescores(run)))),
+        Section("lineage", "Lineage", _lineage(run)),
+        Section("environment", "Environment", _named(environments(run))),
+    ]
+    scripts = []
+    data: dict[str, object] = {}
+    if drawn:
+        data["chart-specs"] = specs(drawn)
+    if found.blocks:
+        data["explorer-settings"] = explorer_settings()
+        scripts.append(asset("explorer.js"))
+    if drawn:
+        scripts += [bundle(), asset("charts.js")]
+    return Document(_title(run), _subtitle(run), sections, scripts, data, found).html()
+
+
+def _title(run: Run) -> str:
+    names = dict.fromkeys(run.recipe(key) for key in run.chain)
+    return f"{' → '.join(names)}: {BASE_KEY} to {run.key}" if names else "Nothing trained yet"
+
+
+def _subtitle(run: Run) -> str:
+    count = len(run.finished)
+    done = f"{count} iteration{'' if count == 1 else 's'}"
+    return f"{done} from base policy {base_name(run)}, seed {run.params.seed}"
+
+
+def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
+    parts = []
+    if not run.begun:
+        parts.append(
+            "<p>No iteration has run yet. <code>dvc repro</code> trains what params.yaml says: what is below.</p>"
+        )
+    elif not run.rows:
+        parts.append("<p>No numbers are on disk. <code>rollbook pull</code> brings them.</p>")
+    if run.rows:
+        cells = (
+            f"<div><dt>{marked(tile.label)}</dt><dd>{marked(tile.value)}</dd>"
+            f'<dd class="note">{marked(tile.note)}</dd></div>'
+            for tile in (*tiles(run), findings_tile(diagnosis))
+        )
+        parts.append(f'<dl class="tiles">{"".join(cells)}</dl>')
+    parts.append(_tall(_html(evaluation(run))))
+    parts.append(_named(recipes(run)))
+    parts.append(f"<h3>Made from</h3>{_html(made_from(run))}")
+    if others := run.others():
+        names = ", ".join(others)
+        parts.append(
+            f"<p>Other chains end with {marked(names)}; <code>rollbook page --chain KEY</code> shows one.</p>"
+        )
+    return "".join(parts)
+
+
+def _curves(run: Run, drawn: Sequence[Chart]) -> str:
+    if not drawn:
+        return ""
+    figures = "".join(
+        f'<figure><figcaption>{safe(chart.title)}</figcaption><p class="hidden">{safe(chart.told)}</p>'
+        '<div class="chart" aria-hidden="true"></div></figure>'
+        for chart in drawn
+    )
+    table = _tall(_html([numbers(run)]))
+    return f'<div class="charts">{figures}</div><details><summary>The numbers</summary>{table}</details>'
+
+
+def _lineage(run: Run) -> str:
+    return f"{drawing(run)}{policies_html(run)}" if run.chain else ""
+
+
+def _named(parts: Iterable[tuple[str, Sequence[Part]]]) -> str:
+    return "".join(f"<h3>{marked(name)}</h3>{_html(each)}" for name, each in parts)
+
+
+def _html(parts: Iterable[Part]) -> str:
+    """Parts as HTML. Tables may be wider than a telephone: keys reach their frames to scroll them."""
+    html = "".join(map(part_html, parts))
+    return html.replace('<div class="wide">', '<div class="wide" tabindex="0">')
+
+
+def _tall(html: str) -> str:
+    """A table that may have many rows, no higher than a screen."""
+    return html.replace('<div class="wide"', '<div class="wide tall"')

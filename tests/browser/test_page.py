@@ -1,0 +1,273 @@
+"""`reports/index.html` in a real browser, opened as a file: what it shows, what it does, and what it must never do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from pipeline.page.rollouts import Limits
+from pipeline.page.run import run_of
+from pipeline.page.writing import write_page
+from pipeline.params import read_params
+from pipeline.visible import visible
+from tests.unit.page import project as made
+from tests.unit.showing.project import edit
+
+OWNED = "document.title = 'owned'"
+PROMPT = "<script>document.title = 'owned'</script> \u202e2+3="
+SHOWN = (1440, 390)
+JUDGED = ((1440, "light"), (390, "dark"))
+"""Looks that axe judges: each layout and each set of colours once."""
+SERIOUS = ("serious", "critical")
+READY = "html[data-explorer=ready][data-charts=drawn]"
+
+
+@dataclass
+class Seen:
+    """A page, and all that went on while it was open."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, row: int) -> None:
+        """Opens a rollout of the list and waits until it is shown."""
+        button = self.page.locator("#rows button").nth(row)
+        name = button.get_attribute("title")
+        button.click()
+        self.page.wait_for_selector(f"#rollout h3:has-text('{name}')")
+
+    def found(self) -> str:
+        """How many rollouts fit, as the page says."""
+        return self.page.locator("#found").inner_text()
+
+    def set(self, name: str, value: str) -> str:
+        """Sets a filter and gives the new count."""
+        element = self.page.locator(f"#filters [name={name}]")
+        if element.evaluate("element => element.tagName") == "SELECT":
+            element.select_option(value)
+        else:
+            element.fill(value)
+        self.page.evaluate("document.getElementById('filters').requestSubmit()")
+        return self.found()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run with hostile prompts and completions."""
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made.make(rows=64, texts=made.HOSTILE)
+        made.say("i0002", ["The answer is 5.", "Perhaps 6?", "long " * 400])
+        edit("prompts", "i0001", prompt=[PROMPT] * 8)
+        edit("rollouts", "i0002", finish_reason=["stop"] * 48 + ["length"] * 16)
+        write_page(run_of(read_params()), Limits())
+    return folder / "reports" / "index.html"
+
+
+def look(browser: Browser, file: Path, width: int = 1440, scheme: str = "light") -> Seen:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    seen = Seen(context.new_page())
+    seen.page.on("request", lambda request: seen.requests.append(request.url))
+    seen.page.on("console", lambda message: seen.complaints.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    seen.page.goto(file.as_uri())
+    seen.page.wait_for_selector(READY)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, file: Path) -> Iterator[Seen]:
+    """One look that several tests share; each clears the filters first."""
+    seen = look(browser, file)
+    yield seen
+    seen.page.context.close()
+
+
+@pytest.fixture
+def seen(opened: Seen) -> Seen:
+    opened.page.locator("#filters button[type=reset]").click()
+    # `wait_for_function` evaluates text in the page, which its policy forbids.
+    expect(opened.page.locator("#found")).to_have_text("1–25 of 128")
+    return opened
+
+
+def test_it_opens_from_a_file_and_asks_for_nothing(seen: Seen, file: Path) -> None:
+    seen.open(2)
+    assert seen.requests == [file.as_uri()]
+    assert seen.complaints == []
+    assert seen.page.locator(".chart svg").count() == len(seen.page.query_selector_all(".chart"))
+    assert seen.page.locator(".chart svg").count() >= 4
+    points = seen.page.locator(".chart").first.locator(".mark-symbol.role-mark path")
+    assert points.count() == 6  # two series at the base and two iterations
+    points.last.hover()
+    expect(seen.page.locator("#vg-tooltip-element")).to_contain_text("i0002")
+    assert seen.complaints == []
+
+
+def test_nothing_else_could_be_asked_for_or_run(browser: Browser, file: Path) -> None:
+    seen = look(browser, file)
+    failed = seen.page.evaluate(
+        "async () => { const script = document.createElement('script');"
+        f'script.textContent = "{OWNED}"; document.body.append(script);'
+        "try { await fetch('https://example.org/') } catch { return true } }"
+    )
+    assert failed is True
+    assert seen.requests == [file.as_uri()]
+    assert all("Content Security Policy" in each for each in seen.complaints)
+    assert seen.page.title() != "owned"
+    seen.page.context.close()
+
+
+def test_hostile_texts_are_texts(seen: Seen) -> None:
+    title = seen.page.title()
+    for row, text in enumerate(made.HOSTILE):
+        seen.open(row)
+        shown = seen.page.locator("#rollout pre.strip").evaluate("element => element.textContent")
+        assert shown == visible(text, lines=True)
+        assert (
+            seen.page.locator("#rollout").evaluate(
+                "element => element.querySelectorAll('script, img, style, a').length"
+            )
+            == 0
+        )
+    assert visible(PROMPT, lines=True) in seen.page.locator("#rollout").inner_text()
+    assert "‹U+202E›" in seen.page.locator("#rollout pre").first.inner_text()
+    assert seen.page.title() == title
+    assert seen.page.locator("h1").count() == 1
+    assert seen.complaints == []
+
+
+def test_filters_find_what_is_there(seen: Seen) -> None:
+    assert seen.found() == "1–25 of 128"
+    assert seen.set("iteration", "i0002") == "1–25 of 64"
+    assert seen.set("finish", "length") == "1–16 of 16"
+    assert seen.set("reward-low", "0.5") == "1–8 of 8"
+    assert seen.set("reward-high", "0.75") == "no rollout fits"
+    seen.set("reward-high", "")
+    seen.set("reward-low", "")
+    seen.set("finish", "")
+    assert seen.set("text", "PERHAPS 6") == "1–21 of 21"
+    assert seen.set("text", "") == "1–25 of 64"
+    assert seen.set("advantage-high", "0") == "1–25 of 32"
+    assert seen.set("iteration", "") == "1–25 of 64"
+    seen.set("advantage-high", "")
+    assert seen.set("text", "‹u+202e›2+3") == "1–25 of 64"  # of prompts too
+
+
+def test_order_and_leaves(seen: Seen) -> None:
+    seen.set("order", "tokens down")
+    lengths = [int(each) for each in seen.page.locator("#rows td:nth-child(3)").all_inner_texts()]
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > 1_000
+    names = []
+    for _ in range(6):
+        names += seen.page.locator("#rows button").evaluate_all(
+            "all => all.map(each => each.title)"
+        )
+        if seen.page.locator("#next").is_enabled():
+            seen.page.locator("#next").click()
+    assert len(names) == len(set(names)) == 128
+    assert seen.found() == "126–128 of 128"
+
+
+def test_a_group_side_by_side(seen: Seen) -> None:
+    seen.open(3)
+    assert seen.page.locator("#rollout .cards li").count() == 8
+    assert "reward 1, advantage +" in seen.page.locator("#rollout .cards").inner_text()
+    seen.page.locator("#rollout .cards button").nth(5).click()
+    seen.page.wait_for_selector("#rollout h3:has-text('/05')")
+    assert seen.page.locator(".cards li.open button").inner_text() == "answer 05"
+    assert seen.page.url.endswith("/05")
+
+
+def test_tokens_by_likelihood(seen: Seen) -> None:
+    seen.set("text", "long long")
+    seen.open(0)
+    classes = seen.page.locator("#rollout .strip .t").evaluate_all(
+        "all => all.slice(0, 100).map(each => [...each.classList].find(name => /^h\\d$/.test(name)) || '')"
+    )
+    # Token n was stored with log-prob -0.05 n: p falls below 0.9, 0.5, 0.1 and 0.01 in turn.
+    assert classes[:4] == ["", "", "", "h1"]
+    assert classes[14] == "h2" and classes[47] == "h3" and classes[95] == "h4"
+    title = seen.page.locator("#rollout .strip .t").nth(20).get_attribute("title") or ""
+    assert "log-prob -1.000, p 0.368" in title
+
+
+def test_keys_alone_are_enough(browser: Browser, file: Path) -> None:
+    seen = look(browser, file)
+    keys = seen.page.keyboard
+    focus = "document.activeElement"
+    keys.press("Tab")
+    assert seen.page.evaluate(f"{focus}.className") == "skip"
+    assert seen.page.evaluate(f"{focus}.getBoundingClientRect().left") >= 0
+    for _ in range(60):
+        keys.press("Tab")
+        assert seen.page.evaluate(f"getComputedStyle({focus}).outlineStyle") != "none"
+        if seen.page.evaluate(f"{focus}.closest('#rows') !== null"):
+            break
+    first = seen.page.evaluate(f"{focus}.title")
+    keys.press("ArrowDown")
+    second = seen.page.evaluate(f"{focus}.title")
+    assert second != first and second.startswith("i0001/")
+    keys.press("Enter")
+    seen.page.wait_for_selector(f"#rollout h3:has-text('{second}')")
+    assert second in seen.page.evaluate(f"{focus}.textContent")
+    keys.press("Escape")
+    assert seen.page.evaluate(f"{focus}.title") == second
+    seen.page.context.close()
+
+
+def test_a_link_opens_its_rollout(browser: Browser, file: Path, seen: Seen) -> None:
+    seen.open(6)
+    linked = Seen(browser.new_page())
+    linked.page.goto(seen.page.url)
+    linked.page.wait_for_selector(READY)
+    linked.page.wait_for_selector("#rollout h3:has-text('/06')")
+    linked.page.goto(seen.page.url.rpartition("/")[0])  # of its group
+    linked.page.wait_for_selector("#rollout h3:has-text('/00')")
+    linked.page.goto(f"{file.as_uri()}#i0009/0000000000000000/00")
+    linked.page.wait_for_selector("#rollout p:has-text('not on this page')")
+    linked.page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", SHOWN)
+def test_it_fits_and_everyone_can_read_it(
+    browser: Browser, file: Path, width: int, scheme: str
+) -> None:
+    seen = look(browser, file, width, scheme)
+    seen.open(1)
+    seen.page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true })")
+    room = seen.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert room[0] <= room[1] == width
+    light = seen.page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    )
+    assert (sum(light) > 600) == (scheme == "light")
+    if (width, scheme) in JUDGED:
+        found = Axe().run(seen.page).response["violations"]
+        assert [each["id"] for each in found if each["impact"] in SERIOUS] == []
+    seen.page.context.close()
+
+
+def test_the_reader_may_choose_the_theme(browser: Browser, file: Path) -> None:
+    seen = look(browser, file)
+    ink = "getComputedStyle(document.querySelector('.chart text')).fill"
+    before = seen.page.evaluate(ink)
+    seen.page.evaluate("delete document.documentElement.dataset.charts")
+    seen.page.locator("#theme").select_option("dark")
+    seen.page.wait_for_selector("html[data-theme=dark][data-charts=drawn]")
+    assert seen.page.evaluate(ink) != before
+    assert (
+        seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 26)"
+    )
+    seen.page.context.close()

@@ -1,0 +1,46 @@
+"""Findings on the page: graded, safe, and leading to the rollouts that they name."""
+
+from pipeline.doctor import Change, Diagnosis, Finding
+from pipeline.errors import RollbookError
+from pipeline.page.findings import findings_html, findings_tile, linked
+
+FOUND = Finding(
+    check="clip_share",
+    grade="serious",
+    iterations=["i0001", "i0002"],
+    title="<b>half</b> of all tokens",
+    evidence=["such as i0001/0123456789abcdef/02", "in group i0002/0123456789abcdef"],
+    cause="the learning rate",
+    change=Change("recipes.grpo.update_policy.learning_rate", "0.1", "0.01"),
+)
+
+
+def diagnosis(*findings: Finding, missing: tuple[str, ...] = ()) -> Diagnosis:
+    return Diagnosis(["i0001", "i0002"], ["clip_share", "length"], findings, missing)
+
+
+def test_a_finding_says_what_to_change_and_where_to_look() -> None:
+    html = findings_html(diagnosis(FOUND))
+    assert 'class="finding serious"' in html
+    assert "&lt;b&gt;half&lt;/b&gt;" in html and "<b>" not in html
+    assert '<a href="#i0001/0123456789abcdef/02">i0001/0123456789abcdef/02</a>' in html
+    assert '<a href="#i0002/0123456789abcdef">' in html
+    assert "recipes.grpo.update_policy.learning_rate: 0.1 → 0.01" in html
+
+
+def test_ids_of_evaluations_lead_nowhere() -> None:
+    assert linked("eval:heldout/i0001/0123456789abcdef/02 is not here").count("<a") == 0
+
+
+def test_the_tile_counts_the_worst_first() -> None:
+    note = Finding("length", "note", ["i0001"], "", [], "", FOUND.change)
+    tile = findings_tile(diagnosis(FOUND, note, note))
+    assert (tile.value, tile.note) == ("1 serious, 2 note", "2 checks")
+    assert findings_tile(diagnosis()).value == "healthy"
+
+
+def test_silence_is_told_from_not_having_looked() -> None:
+    assert "2 checks found nothing" in findings_html(diagnosis())
+    assert "not looked at: artifacts/x" in findings_html(diagnosis(missing=("artifacts/x",)))
+    assert findings_html(Diagnosis([], ["length"], [], [])) == ""
+    assert "no &lt;luck&gt;" in findings_html(RollbookError("no <luck>"))

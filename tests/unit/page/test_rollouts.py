@@ -1,0 +1,149 @@
+"""What the browser gets of rollouts: every text visible, every number as `rollbook show` has it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts import path_of, rows_in
+from pipeline.page.rollouts import Explored, Limits, explored
+from pipeline.page.run import run_of
+from pipeline.page.token_views import HIGH, LOW, MASKED, SPECIAL
+from pipeline.params import read_params
+from pipeline.showing.facts import RolloutFacts, Token
+from pipeline.showing.finding import facts_of
+from pipeline.visible import visible
+from tests.unit.page.project import HOSTILE, KEYS, ROWS, drop
+from tests.unit.showing.project import edit
+
+
+def unpacked(text: str) -> Any:
+    """What `packed` packed, as a browser reads it."""
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+def pack(limits: Limits | None = None) -> Explored:
+    return explored(run_of(read_params()), limits or Limits())
+
+
+def test_columns_are_those_of_the_tables(stored_run: Path) -> None:
+    found = pack()
+    assert list(found.blocks) == list(KEYS)
+    assert not found.left_out and not found.missing
+    for key in KEYS:
+        block = unpacked(found.blocks[key])
+        tables = {
+            kind: rows_in(path_of(kind, key), path_of(kind, key)).to_pylist()
+            for kind in ("rollouts", "scores", "advantages")
+        }
+        ids = [
+            f"{key}/{block['prompt_id'][group]}/{sample}"
+            for group, sample in zip(block["group"], block["sample"], strict=True)
+        ]
+        assert ids == [row["rollout_id"] for row in tables["rollouts"]]
+        assert block["reward"] == [row["reward"] for row in tables["scores"]]
+        assert block["advantage"] == pytest.approx(
+            [row["advantage"] for row in tables["advantages"]], abs=1e-5
+        )
+        assert block["tokens"] == [len(row["completion_token_ids"]) for row in tables["rollouts"]]
+        finish = [block["finish"]["words"][code] for code in block["finish"]["codes"]]
+        assert finish == ["length"] * ROWS
+
+
+def test_no_text_holds_a_character_without_a_look(stored_run: Path) -> None:
+    block = unpacked(pack().blocks["i0001"])
+    assert block["text"][: len(HOSTILE)] == [visible(text, lines=True) for text in HOSTILE]
+    assert "bell ␇, escape ␛[2J, null ␀ and a tab⇥" in block["text"]
+    assert not any(each in "".join(block["text"]) for each in "\x00\x07\x1b\u202e\u2066\u2028\t\r")
+
+
+def test_tokens_are_those_of_show(own_run: Path) -> None:
+    rows = rows_in(path_of("updates", "i0001"), Path()).to_pylist()
+    lengths = [
+        len(row["completion_token_ids"])
+        for row in rows_in(path_of("rollouts", "i0001"), Path()).to_pylist()
+    ]
+    # Ratios of 2 where a rollout's log-probs are odd, so that the upper bound holds half of the tokens of good answers.
+    sampled = [-0.05 * (place % 100) for place in range(max(lengths))]
+    seen = [
+        [sampled[at] + (0.693 if at % 2 else 0.0) for at in range(length)] for length in lengths
+    ]
+    clipped = [length // 2 / length for length in lengths]
+    edit("updates", "i0001", policy_logprobs=seen, clipped_fraction=clipped)
+    found = pack()
+    block, views = unpacked(found.blocks["i0001"]), unpacked(found.views["i0001"])
+    assert views["row"] == list(range(ROWS))
+    start, marked = 0, 0
+    for view, row in enumerate(views["row"]):
+        facts = facts_of(rows[row]["rollout_id"])
+        assert isinstance(facts, RolloutFacts)
+        marks = views["marks"][view]
+        stop = start + len(marks)
+        assert views["spelled"][view] == 1
+        assert views["id"][start:stop] == [token.id for token in facts.tokens]
+        assert views["logprob"][start:stop] == [
+            round(1000 * token.sampling_logprob) for token in facts.tokens
+        ]
+        assert [int(mark, 16) for mark in marks] == [bits(token) for token in facts.tokens]
+        marked += sum(int(mark, 16) & HIGH > 0 for mark in marks)
+        units = block["text"][row].encode("utf-16-le")
+        assert sum(views["size"][start:stop]) * 2 == len(units)  # pieces cover the text
+        start = stop
+    assert marked > 0
+    assert 1990 <= max(ratio for ratio in views["ratio"] if ratio) <= 2010
+
+
+def bits(token: Token) -> int:
+    held = {"low": LOW, "high": HIGH}.get(token.clipped or "", 0)
+    return SPECIAL * bool(token.special) + MASKED * (not token.trained) + held
+
+
+def test_limits_say_what_they_leave_out(stored_run: Path) -> None:
+    found = pack(Limits(rollouts=16, tokens=400))
+    blocks = {key: unpacked(text) for key, text in found.blocks.items()}
+    assert {key: len(block["text"]) for key, block in blocks.items()} == {"i0001": 8, "i0002": 8}
+    assert {key: len(set(block["group"])) for key, block in blocks.items()} == {
+        "i0001": 1,
+        "i0002": 1,
+    }
+    said = " ".join(found.left_out)
+    assert "16 of 32 rollouts are on this page" in said and "--rollouts N" in said
+    assert "0 of 16 are here token by token" in said
+
+
+def test_long_completions_lose_their_middle_and_no_view_is_wrong(own_run: Path) -> None:
+    texts = [*["short"] * (ROWS - 1), "a" * 3_000 + "the end"]
+    edit("rollouts", "i0001", completion=texts)
+    found = pack(Limits(characters=2_000))
+    block, views = unpacked(found.blocks["i0001"]), unpacked(found.views["i0001"])
+    assert max(map(len, block["text"])) < 2_000
+    assert block["text"][-1].endswith("the end") and "characters …" in block["text"][-1]
+    assert ROWS - 1 not in views["row"]
+    assert not any(views["spelled"])  # the stored tokens are of other texts: ids are shown
+    assert "1 completions are longer" in " ".join(found.left_out)
+
+
+def test_what_is_not_on_disk_is_named_and_the_rest_is_shown(own_run: Path) -> None:
+    drop("rollouts", "i0001")
+    for kind in ("scores", "advantages", "updates", "prompts", "logprobs"):
+        drop(kind, "i0002")
+    found = pack()
+    assert list(found.blocks) == ["i0002"]
+    assert found.missing == [
+        "artifacts/rollouts/i0001.parquet is not on disk: `dvc pull artifacts/rollouts/i0001.parquet` brings it"
+    ]
+    block = unpacked(found.blocks["i0002"])
+    assert block["reward"] is None and block["advantage"] is None and block["fate"] is None
+    assert set(block["prompt"]) == {None}
+
+
+def test_without_a_policy_tokens_are_shown_by_their_ids(own_run: Path) -> None:
+    (path_of("policies", "i0000") / "tokenizer.json").unlink()
+    views = unpacked(pack().views["i0001"])
+    assert not any(views["spelled"]) and set(views["size"]) == {0}
+    assert "tokens are shown by their ids" in views["said"]

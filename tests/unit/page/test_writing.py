@@ -1,0 +1,187 @@
+"""The page as a file: whole, the same every time, asking for nothing, and there for every state of a run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts import path_of
+from pipeline.errors import ConfigError
+from pipeline.page.rollouts import Limits
+from pipeline.page.run import run_of
+from pipeline.page.writing import page_html
+from pipeline.params import read_params
+from pipeline.report import CURVES_FILE, Report, read_iterations, write_curves
+from tests.unit.page.project import HOSTILE, KEYS, write_params
+from tests.unit.test_params import shipped
+
+ROOT = Path(__file__).parents[3]
+HEAVY = ("torch", "transformers", "datasets", "mlflow")
+
+
+class Parsed(HTMLParser):
+    """Tags, texts and scripts of a page; fails where tags do not close in order."""
+
+    VOID = ("meta", "input", "br")
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.policy = ""
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.links += [given[name] for name in ("href", "src") if name in given]
+        self.ids += [given["id"]] if "id" in given else []
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"]
+        if tag == "script" and "type" not in given:
+            self.scripts.append("")
+        if tag not in self.VOID:
+            self.open.append(tag if tag != "script" or "type" not in given else "data")
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Of a drawing: nothing to close."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop().replace("data", "script") == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif self.open and self.open[-1] not in ("data", "style"):
+            self.text += data
+
+
+def written(chain: str = "") -> Parsed:
+    return Parsed(page_html(run_of(read_params(), chain), Limits()))
+
+
+def test_it_is_whole_and_links_only_to_itself(stored_run: Path) -> None:
+    page = written()
+    assert all(link.startswith("#") for link in page.links)
+    sections = {link[1:] for link in page.links if "/" not in link}
+    assert sections <= set(page.ids) and len(page.ids) == len(set(page.ids))
+    assert {"overview", "curves", "rollouts", "doctor", "lineage", "environment"} <= sections
+    assert "5e84f275e8a1" in page.text and "numeric_answer: 1 if the completion" in page.text
+    assert "0.500" in page.text and "0.460 – 0.540" in page.text
+
+
+def test_only_its_own_scripts_may_run(stored_run: Path) -> None:
+    page = written()
+    digests = {
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        for script in page.scripts
+    }
+    assert set(re.findall(r"'sha256-([^']+)'", page.policy)) == digests
+    assert len(digests) == 4
+    assert page.policy.startswith("default-src 'none'; script-src ")
+    assert "unsafe-eval" not in page.policy and "http" not in page.policy
+
+
+def test_the_same_run_gives_the_same_bytes(own_run: Path) -> None:
+    first = page_html(run_of(read_params()), Limits())
+    os.utime(path_of("rollouts", "i0001"), (1, 1))
+    shutil.rmtree(".dvc/tmp/rollbook")  # the bundle is made again
+    assert page_html(run_of(read_params()), Limits()) == first
+
+
+def test_hostile_completions_are_packed_and_nowhere_else(stored_run: Path) -> None:
+    page = page_html(run_of(read_params()), Limits())
+    assert not any(text in page for text in HOSTILE)
+
+
+def test_nothing_trained_yet(own_run: Path) -> None:
+    shutil.rmtree("artifacts")
+    page = written()
+    assert "No iteration has run yet" in page.text and "dvc repro" in page.text
+    assert "numeric_answer" in page.text  # the plan
+    assert "Curves" not in page.text
+
+
+def test_numbers_of_git_are_shown_where_metrics_were_not_pulled(own_run: Path) -> None:
+    CURVES_FILE.parent.mkdir(exist_ok=True)
+    write_curves(Report(read_iterations(read_params())), CURVES_FILE)
+    before = written().text
+    shutil.rmtree("artifacts/metrics")
+    shutil.rmtree("artifacts/rollouts")
+    after = written()
+    assert "0.460 – 0.540" in before and "0.460 – 0.540" in after.text
+    assert "artifacts/rollouts/i0001.parquet is not on disk" in after.text
+
+
+def test_a_branch_is_shown_on_demand_and_drawn_always(own_run: Path) -> None:
+    raw = shipped()
+    chain = {
+        key: {"previous": previous, "recipe": "grpo", "reference": "i0000"}
+        for previous, key in zip(("i0000", *KEYS), KEYS, strict=False)
+    }
+    raw["recipes"]["other"] = {"extends": "grpo"}
+    branch = {"previous": "i0001", "recipe": "other", "reference": "i0000"}
+    raw["iterations"] = {**chain, "b0002": branch}
+    write_params(raw)
+    page = written()
+    assert "grpo: i0000 to i0002" in page.text and "b0002" in page.text
+    assert "Other chains end with b0002" in page.text
+    other = written("b0002")
+    assert "grpo → other: i0000 to b0002" in other.text and "other, b0002" in other.text
+    with pytest.raises(ConfigError, match="did you mean"):
+        written("b0003")
+
+
+def test_without_evaluation_and_with_several_sets(own_run: Path) -> None:
+    for key in KEYS:
+        path_of("metrics/evaluate_policy", key).write_text("{}")
+    assert "grpo" in written().text
+    for key in ("i0000", *KEYS):
+        metrics = path_of("metrics/evaluate_policy", key)
+        metrics.write_text('{"eval/one/mean_at_4": 0.25, "eval/two/mean_at_4": 0.75}')
+    page = written()
+    assert "one, mean@4" in page.text and "two, mean@4" in page.text
+    assert "one mean@4" in page.text
+
+
+def test_a_check_that_fails_is_said_on_the_page(own_run: Path) -> None:
+    raw = shipped()
+    raw["iterations"] = {"i0001": {"previous": "i0000", "recipe": "grpo", "reference": "i0000"}}
+    Path("mine.py").write_text(
+        "from pipeline.doctor.checks.base import Check\n\n"
+        "class Broken(Check):\n"
+        '    """Fails."""\n\n'
+        "    def __call__(self, run):\n"
+        "        raise ValueError('broken on purpose')\n"
+    )
+    raw["doctor"] = [{"path": "mine.py:Broken"}]
+    write_params(raw)
+    page = written()
+    assert "broken on purpose" in page.text and "Rollouts" in page.text
+
+
+def test_it_is_written_where_importing_anything_heavy_fails(own_run: Path) -> None:
+    blocked = "\n".join(f"sys.modules[{name!r}] = None" for name in HEAVY)
+    program = f"import sys\n{blocked}\nfrom pipeline.cli.main import main\nmain(['page'])\n"
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith("reports/index.html: i0002, ")
+    assert Path("reports/index.html").read_text() == page_html(run_of(read_params()), Limits())
