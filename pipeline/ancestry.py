@@ -149,6 +149,17 @@ def commit_of(info: Mapping[str, Any]) -> str:
     return f"{commit} with changes" if commit and git.get("dirty") else commit
 
 
+def short_commit(commit: str) -> str:
+    """What `commit_of` says, with the first digits of the commit."""
+    digits, _, rest = commit.partition(" ")
+    return f"{short(digits)}{f' {rest}' if rest else ''}"
+
+
+def span(keys: Sequence[str]) -> str:
+    """Neighbouring iterations in words: the first and the last, or the only one."""
+    return keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
+
+
 def find_policy(name: str) -> Path:
     """Folder of a policy given by iteration key, by the first digits of its digest, or by path.
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.ancestry import Ancestry, Update
+from pipeline.ancestry import Ancestry, Update, span
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY
 from pipeline.hashing import short
@@ -99,8 +99,7 @@ def _training(updates: Sequence[Update], recipes: Mapping[str, str]) -> Iterator
     for settings, stretch in itertools.groupby(updates, key=lambda update: update.method):
         keys = [update.key for update in stretch]
         name = recipes.get(keys[0], "")
-        span = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
-        yield f"{span}{f', recipe `{name}`' if name else ''}:"
+        yield f"{span(keys)}{f', recipe `{name}`' if name else ''}:"
         yield _table(
             ("setting", "value"), ((name, f"`{value}`") for name, value in settings.items())
         )

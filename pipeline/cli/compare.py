@@ -79,14 +79,14 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _print_shared(found: Comparison) -> None:
+    from pipeline.ancestry import span
+
     if not found.shared:
         return
-    keys = found.shared
-    span = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
-    if list(keys) == found.sides[0].chain == found.sides[1].chain:
+    if list(found.shared) == found.sides[0].chain == found.sides[1].chain:
         click.echo("The policies are the same, byte for byte.")
     else:
-        click.echo(f"The policies of {span} are the same, byte for byte.")
+        click.echo(f"The policies of {span(found.shared)} are the same, byte for byte.")
 
 
 def _print_settings(found: Comparison) -> None:

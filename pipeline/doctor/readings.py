@@ -337,11 +337,7 @@ class Readings:
     def __init__(self, params: Params, tip: str) -> None:
         self.params = params
         self._chain = params.chain(tip)
-        self.keys = [
-            key
-            for key in self._chain
-            if any(path_of(f"metrics/{stage}", key).exists() for stage in ITERATION_STAGES)
-        ]
+        self.keys = [key for key in self._chain if _is_started(key)]
 
     @cached_property
     def iterations(self) -> list[Reading]:
@@ -436,8 +432,12 @@ def readings_of(params: Params, chain: str = "") -> Readings:
         raise ConfigError([Problem("--chain", what)], COMMAND)
     if not known:
         return Readings(params, BASE_KEY)
-    started = [key for key in known if Readings(params, key).keys[-1:] == [key]]
+    started = [key for key in known if _is_started(key)]
     return Readings(params, chain or (started or known)[-1])
+
+
+def _is_started(key: str) -> bool:
+    return any(path_of(f"metrics/{stage}", key).exists() for stage in ITERATION_STAGES)
 
 
 def evaluation_of(key: str) -> pa.Table | None:

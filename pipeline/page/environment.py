@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.ancestry import span
 from pipeline.page.run import Run
 from pipeline.showing.sections import Pairs, Part
 
@@ -24,10 +25,7 @@ def environments(run: Run) -> list[tuple[str, list[Part]]]:
             stretches[-1][0].append(key)
         else:
             stretches.append(([key], words))
-    return [
-        (keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}", [Pairs(list(words.items()))])
-        for keys, words in stretches
-    ]
+    return [(span(keys), [Pairs(list(words.items()))]) for keys, words in stretches]
 
 
 def _words(info: Mapping[str, Any]) -> dict[str, str]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.ancestry import commit_of
+from pipeline.ancestry import commit_of, short_commit, span
 from pipeline.config import BASE_KEY
 from pipeline.evaluation import paired_difference
+from pipeline.hashing import short
 from pipeline.page.run import Row, Run
 from pipeline.recipe_words import recipe_in_words
 from pipeline.showing.sections import NOTHING, Grid, Pairs, Part
@@ -16,8 +17,6 @@ from pipeline.showing.tables import stored
 
 JUDGED = ("prompt_id", "set", "greedy", "reward")
 """Columns of an evaluation that a difference is computed from."""
-DIGITS = 12
-"""Of a commit or a digest."""
 
 
 @dataclass(frozen=True)
@@ -116,25 +115,24 @@ def figure(value: float | None, digits: int = 3) -> str:
 def recipes(run: Run) -> Iterator[tuple[str, list[Part]]]:
     """Every stretch of iterations under one recipe: what it is called, and the recipe in words."""
     for keys in run.stretches():
-        span = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
         references = [run.params.every_iteration[key].reference for key in keys]
         words = recipe_in_words(run.params.recipe_of(keys[0]), run.params.data, references)
-        yield f"{run.recipe(keys[0])}, {span}", [Pairs(words)]
+        yield f"{run.recipe(keys[0])}, {span(keys)}", [Pairs(words)]
 
 
 def made_from(run: Run) -> list[Part]:
     """Base policy, seed and commit."""
     pairs = [("base policy", base_name(run))]
     if digest := run.stored.digest(BASE_KEY):
-        pairs.append(("its digest", digest[:DIGITS]))
+        pairs.append(("its digest", short(digest)))
     if run.finished and (digest := run.stored.digest(run.finished[-1])):
-        pairs.append((f"policy {run.finished[-1]}", digest[:DIGITS]))
+        pairs.append((f"policy {run.finished[-1]}", short(digest)))
     pairs.append(("seed", str(run.params.seed)))
     commits = []
     for key in run.finished:
         info = run.stored.info("update_policy", key)
         if info and (commit := commit_of(info)):
-            commits.append(_short(commit))
+            commits.append(short_commit(commit))
     if commits:
         pairs.append(("commit", ", ".join(dict.fromkeys(commits))))
     return [Pairs(pairs)]
@@ -145,9 +143,4 @@ def base_name(run: Run) -> str:
     base = run.params.policy.base
     revision = getattr(base, "revision", None)
     name = str(getattr(base, "model", None) or base.path or base.name)
-    return name if revision is None else f"{name}@{str(revision)[:DIGITS]}"
-
-
-def _short(commit: str) -> str:
-    digits, _, rest = commit.partition(" ")
-    return f"{digits[:DIGITS]}{f' {rest}' if rest else ''}"
+    return name if revision is None else f"{name}@{short(str(revision))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pipeline.ancestry import short_commit
 from pipeline.hashing import short
 from pipeline.tracing.links import Link, Part
 
@@ -37,7 +38,7 @@ def link_words(link: Link, before: Link | None) -> Iterator[tuple[str, str]]:
             f"{link.reference or 'of another chain'} {short(link.reference_policy)}",
         )
     files = f"; files {', '.join(link.files)}" if link.files else ""
-    commits = ", ".join(_short_commit(commit) for commit in link.commits) or "unknown"
+    commits = ", ".join(short_commit(commit) for commit in link.commits) or "unknown"
     yield "code", f"commit {commits}; {len(link.code)} files {short(link.code_digest)}{files}"
     if link.evaluation:
         yield "evaluated", evaluation_words(link.evaluation)
@@ -56,11 +57,6 @@ def part_words(part: Part) -> str:
 
 def _setting(link: Link, name: str) -> str:
     return f"{name} {link.method.get(f'update_policy.{name}', 'off')}"
-
-
-def _short_commit(commit: str) -> str:
-    digits, _, rest = commit.partition(" ")
-    return f"{short(digits)}{f' {rest}' if rest else ''}"
 
 
 def evaluation_words(scores: Mapping[str, Mapping[str, float]]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from pydantic import PositiveFloat
 
+from pipeline.ancestry import span
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.readings import Reading, Readings, Rollouts, first_and_last
@@ -44,7 +45,7 @@ class LengthBias(Check):
             f"answers that did worse than their group grew from {wrong[0].mean:.3g} to {wrong[1].mean:.3g} tokens",
             [
                 *(
-                    f"{_span([reading for reading, _ in part])}: worse than their group {of_wrong.mean:.3g} tokens, "
+                    f"{span([reading.key for reading, _ in part])}: worse than their group {of_wrong.mean:.3g} tokens, "
                     f"better {of_right.mean:.3g}; the longest of the worse is {_longest(part[-1][1])}"
                     for part, of_wrong, of_right in zip(parts, wrong, right, strict=True)
                 ),
@@ -69,11 +70,6 @@ def _lengths(part: Sequence[tuple[Reading, Rollouts]], better: bool) -> Estimate
 def _longest(rollouts: Rollouts) -> str:
     worse = (rollouts.lead < 0) & rollouts.by_group.spread
     return str(rollouts.ids[int(np.where(worse, rollouts.lengths, -1).argmax())].as_py())
-
-
-def _span(part: Sequence[Reading]) -> str:
-    first, last = part[0].key, part[-1].key
-    return first if first == last else f"{first} to {last}"
 
 
 def _cause(reading: Reading) -> str:
