@@ -102,23 +102,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         answer = self.server.judge.enter(body, {k.lower(): v for k, v in self.headers.items()})
-        try:
-            time.sleep(answer.delay)
-            if answer.hang_up:
-                return
-            completion = {
-                "choices": [{"message": {"role": "assistant", "content": answer.content}}],
-                "usage": {"total_tokens": 30},
-            }
-            content = json.dumps(completion).encode() if answer.body is None else answer.body
-            self.send_response(answer.status)
-            self.send_header("Content-Length", str(len(content)))
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self._send(content, answer.drip)
-        finally:
-            self.server.judge.leave()
+        time.sleep(answer.delay)
+        # Before the answer leaves: who has it may ask again before this thread runs on.
+        self.server.judge.leave()
+        if answer.hang_up:
+            return
+        completion = {
+            "choices": [{"message": {"role": "assistant", "content": answer.content}}],
+            "usage": {"total_tokens": 30},
+        }
+        content = json.dumps(completion).encode() if answer.body is None else answer.body
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self._send(content, answer.drip)
 
     def _send(self, content: bytes, drip: float) -> None:
         with contextlib.suppress(OSError):  # the other side may have given up
