@@ -20,6 +20,7 @@ from pipeline.config import BASE_KEY, ITERATION_KEY
 from pipeline.errors import ArtifactError, nearest
 from pipeline.hashing import FACTS_FILE, short
 from pipeline.params import leaves
+from pipeline.running_steps import dvc_is_at_work, label_of, running_steps
 
 TRAINING = (
     "prepare_prompts",
@@ -32,6 +33,8 @@ TRAINING = (
 BESIDE = ("measure_logprobs", "evaluate_policy")
 """Stages of an iteration that its policy can be there without."""
 SHORTEST_DIGEST = 4
+EMPTY = "nothing of this run is in the workspace yet"
+GET = "`rollbook pull` brings what was made before but policies, `dvc repro` makes it"
 EVERY_ITERATION = ("seed", "draws")
 """Settings that differ between iterations by design, or are said elsewhere."""
 OFF = ("None", "False", "", "[]", "{}")
@@ -199,10 +202,20 @@ def _named(name: str, digests: Mapping[str, str], where: str, hint: str) -> str:
     if name in digests:
         return digests[name]
     found = [key for key, digest in digests.items() if digest.startswith(name)]
-    if len(name) < SHORTEST_DIGEST or not found:
+    if not digests:
+        what = f"there is no policy {name!r} {where}, nor any other"
+        raise ArtifactError(what, hint.removeprefix("; ") or GET)
+    if name and found and len(name) < SHORTEST_DIGEST:
+        begun = ", ".join(f"{key} ({short(digests[key])})" for key in found)
+        raise ArtifactError(
+            f"{name!r} is the beginning of a digest of {begun}",
+            f"give an iteration, or {SHORTEST_DIGEST} digits and more",
+        )
+    if not (name and found):
         raise ArtifactError(
             f"there is no policy {name!r} {where}; {nearest(name, digests)}",
-            f"give an iteration, the first digits of a digest, or a policy folder{hint}",
+            _while_running()
+            or f"give an iteration, the first digits of a digest, or a policy folder{hint}",
         )
     if len({digests[key] for key in found}) > 1:
         raise ArtifactError(f"the digests of {', '.join(found)} all begin with {name!r}; give more")
@@ -227,7 +240,8 @@ def ancestry_of(digest: str) -> Ancestry:
     if at != init["outputs"]["policies"]:
         raise ArtifactError(
             f"policy {short(at)} was made neither by an update that left its run_info here nor by init_policy",
-            "run in the project that trained it; `dvc checkout` restores missing run_info",
+            _while_running()
+            or "run in the project that trained it; `dvc checkout` restores missing run_info",
         )
     return Ancestry(digest, at, init["settings"]["policy"]["base"], [*map(_update, way[::-1])])
 
@@ -252,6 +266,14 @@ def updates_to(digest: str, infos: Iterable[Mapping[str, Any]]) -> list[Mapping[
         way.append(info)
         digest = info["inputs"]["policies"]
     return way
+
+
+def _while_running() -> str:
+    """What to say of things that are not here while steps run, which remove what they make again; else nothing."""
+    running = [label_of(step.stage, step.key, step.rescore) for step in running_steps()]
+    if not running and not dvc_is_at_work():
+        return ""
+    return f"{', '.join(running) or 'DVC'} is at work, and what is made again is away meanwhile; ask again then"
 
 
 def infos_of(stage: str) -> list[dict[str, Any]]:

@@ -9,9 +9,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.errors import ArtifactError
+from pipeline.errors import DISK_FULL, FREE_SPACE, ArtifactError
 
 TEMPORARY_PREFIX = ".writing-"
+NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+UNWRITABLE = (*DISK_FULL, *NOT_ALLOWED)
+"""Numbers of errors that are no fault of a program that writes."""
 
 
 @contextlib.contextmanager
@@ -30,16 +33,19 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         with contextlib.suppress(OSError):
             _remove(temporary)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "no space left on the disk" if full else str(error)
-        raise ArtifactError(
-            f"{path}: cannot be written: {reason}",
-            "free some space and run `dvc repro` again; nothing was lost" if full else "",
-        ) from error
+        raise unwritable(path, error) from error
     except BaseException:
         with contextlib.suppress(OSError):
             _remove(temporary)
         raise
+
+
+def unwritable(path: Path, error: OSError) -> ArtifactError:
+    """What to raise where nothing can be written, with the reason that the system gave."""
+    if error.errno in DISK_FULL:
+        return ArtifactError(f"{path}: cannot be written: no space left on the disk", FREE_SPACE)
+    hint = "work in a clone or a copy that is yours" if error.errno in NOT_ALLOWED else ""
+    return ArtifactError(f"{path}: cannot be written: {error}", hint)
 
 
 def sync(path: Path) -> None:

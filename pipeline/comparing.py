@@ -20,6 +20,7 @@ from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
 from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
 from pipeline.evaluation import RIGHT_FROM, Z95, interval, paired_difference, prompt_means
 from pipeline.field_docs import meaning_of
+from pipeline.off_lock import off_lock
 from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences
 from pipeline.report import CURVES_FILE, Report, curve_rows, read_curves, read_iterations
@@ -75,8 +76,18 @@ class Side:
         return self.revision.table("evaluations", self.key, NUMBERS)
 
     def digest(self, key: str) -> str | None:
-        """What DVC recorded of the policy of one of its iterations."""
+        """What DVC recorded of the policy of one of its iterations; None if the workspace holds that of another run."""
+        if key in self._made_otherwise:
+            return None
         return self.revision.md5s.get(path_of("policies", key).as_posix())
+
+    @cached_property
+    def _made_otherwise(self) -> set[str]:
+        """Iterations whose update in the workspace is of another run than dvc.lock names."""
+        if not self.revision.is_workspace:
+            return set()
+        updates = (step.split("@") for step in off_lock(self.chain, self.revision.md5s))
+        return {key for stage, key in updates if stage == "update_policy"}
 
 
 @dataclass(frozen=True)

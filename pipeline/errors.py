@@ -14,8 +14,15 @@ RollbookError                 one message, one hint; printed without a traceback
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of errors on a disk that is full, or as good as full for this user."""
+FREE_SPACE = "free some space and run the same command again; nothing was lost"
+"""The way out of them."""
 
 
 class RollbookError(Exception):
@@ -59,6 +66,18 @@ class ConfigError(RollbookError):
         count = len(self.problems)
         title = f"{source}: {count} problem{'s' if count != 1 else ''}"
         super().__init__("\n".join([title, *(f"  - {problem}" for problem in self.problems)]))
+
+
+def damaged_text(file: Path, what: str) -> ConfigError:
+    """What to raise where a file that git keeps cannot be read as what it should be.
+
+    Args:
+        file: that was read; one outside of the project's folder is a copy, and gets no advice.
+        what: is wrong with it.
+    """
+    if not file.is_absolute():
+        what += f"; `git diff {file}` shows what was changed, `git checkout {file}` brings the committed one back"
+    return ConfigError([Problem("", what)], str(file))
 
 
 class DataError(RollbookError):

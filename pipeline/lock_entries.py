@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import BASE_KEY
-from pipeline.dvc_lock import LOCK_FILE
+from pipeline.dvc_lock import LOCK_FILE, MD5
+from pipeline.errors import damaged_text
 from pipeline.params import read_yaml
 
 PLAN_SECTION = "artifacts/plan.json"
@@ -57,9 +58,37 @@ def read_entries(lock_file: Path = LOCK_FILE) -> list[Entry]:
     Raises:
         ConfigError: if it cannot be read.
     """
+    return list(entries_of(read_stages(lock_file)))
+
+
+def read_stages(lock_file: Path = LOCK_FILE) -> Mapping[str, Any]:
+    """The section `stages` of a lock file; empty if there is no such file, or it is empty.
+
+    Raises:
+        ConfigError: if it cannot be read, or an entry is not as DVC writes it.
+    """
     if not lock_file.exists() or not lock_file.stat().st_size:
-        return []
-    return list(entries_of(read_yaml(lock_file).get("stages") or {}))
+        return {}
+    stages = read_yaml(lock_file).get("stages") or {}
+    if not isinstance(stages, Mapping):
+        raise damaged_text(lock_file, "`stages` should hold steps by name")
+    for address, said in stages.items():
+        if problem := _problem(said):
+            raise damaged_text(lock_file, f"the entry of {address}: {problem}")
+    return stages
+
+
+def _problem(said: Any) -> str:
+    """What is wrong with an entry; empty if nothing is."""
+    if not isinstance(said, Mapping):
+        return "holds nothing"
+    for section in ("deps", "outs"):
+        for item in said.get(section) or []:
+            if not isinstance(item, Mapping) or "path" not in item:
+                return f"an item of `{section}` names no path"
+            if "md5" in item and not MD5.fullmatch(str(item["md5"])):
+                return f"{item['md5']!r} of {item['path']} is no md5"
+    return ""
 
 
 def entries_of(stages: Mapping[str, Any]) -> Iterator[Entry]:

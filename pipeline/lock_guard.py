@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -20,13 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE
+from pipeline.dvc_lock import LOCK_FILE, MD5, PIPELINE_FILE
 from pipeline.scratch import SCRATCH
 
 GOOD_COPY = SCRATCH / "dvc.lock"
 WRITING_SECONDS = 10.0
 """DVC needs less to write the largest file that was seen."""
-MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 def watch_parent() -> None:
@@ -62,11 +60,17 @@ def repair() -> bool:
 
 
 def current_stages() -> Mapping[str, Any]:
-    """The finished steps, by address, as DVC writes them down; while it is writing, as they stood in the copy."""
+    """The finished steps, by address, as DVC writes them down; while it is writing, as they stood in the copy.
+
+    Raises:
+        ConfigError: if the file is damaged, and nobody is writing it.
+    """
+    from pipeline.lock_entries import read_stages
+
     text, good = _text(LOCK_FILE), _stages(_text(GOOD_COPY))
-    if good is not None and _is_being_written() and not _is_whole(text, good):
-        return good
-    return _stages(text) or {}
+    if _is_being_written():
+        return good if good is not None and not _is_whole(text, good) else _stages(text) or {}
+    return read_stages()
 
 
 def _is_being_written() -> bool:

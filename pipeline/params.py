@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pipeline.atomic import replacing
 from pipeline.component import problems_of
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
-from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.errors import ConfigError, Problem, damaged_text, nearest
 from pipeline.sealed import SealedIteration, read_sealed
 
 
@@ -29,7 +29,9 @@ def read_yaml(path: Path = PARAMS_FILE) -> dict[str, Any]:
             [Problem("", f"no {path} in {Path.cwd()}; run from the project's folder")], str(path)
         ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError([Problem("", str(error))], str(path)) from None
+        raise damaged_text(path, str(error)) from None
+    except ConfigError as error:
+        raise damaged_text(path, "; ".join(map(str, error.problems))) from None
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
@@ -70,8 +72,15 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
 
 
 def read_text(path: Path = PARAMS_FILE) -> str:
-    """The text of the file, whatever its line ends, with `\\n`."""
-    return path.read_text(encoding="utf-8")
+    """The text of the file, whatever its line ends, with `\\n`.
+
+    Raises:
+        ConfigError: if it is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise damaged_text(path, str(error)) from None
 
 
 def write_text(text: str, path: Path = PARAMS_FILE) -> None:

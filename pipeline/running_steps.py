@@ -1,8 +1,13 @@
-"""Which steps are running now: those whose lock another process holds. Waits for nothing and disturbs nothing."""
+"""Which steps are running now, and whether DVC is at work. Waits for nothing and disturbs nothing.
+
+A step runs while another process holds its lock. What it has made is in dvc.lock a moment later: DVC hashes it first.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +15,10 @@ from pathlib import Path
 from pipeline.scratch import SCRATCH
 
 LOCKS = SCRATCH / "locks"
+DVC_LOCK = Path(".dvc/tmp/lock")
+"""Held by DVC but while a program runs: also while it writes dvc.lock."""
+DVC_WRITES = Path(".dvc/tmp/rwlock")
+"""What DVC's processes make, as JSON: before the program starts until what it made is hashed."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,34 @@ def lock_file_of(stage: str, key: str, rescore: str = "") -> Path:
 
 def running_steps() -> list[RunningStep]:
     """The steps of the current project that are running, the oldest first."""
-    found = [_step(lock) for lock in LOCKS.glob("*.lock") if _is_held(lock)]
+    held = [_step(lock) for lock in LOCKS.glob("*.lock") if _is_held(lock)]
+    found = [step for step in held if step.key]  # other commands have locks there too
     return sorted(found, key=lambda step: -step.seconds)
+
+
+def dvc_is_at_work() -> bool:
+    """Whether DVC runs steps here, so that dvc.lock may not say yet what was just made."""
+    return _is_held(DVC_LOCK) or bool(paths_in_the_making())
+
+
+def paths_in_the_making() -> set[str]:
+    """Outputs that DVC is about to record, relative to the project; not those of processes that were killed."""
+    try:
+        writes = json.loads(DVC_WRITES.read_text(encoding="utf-8"))["write"]
+        makers = {os.path.relpath(path): int(maker["pid"]) for path, maker in writes.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return set()
+    return {path for path, pid in makers.items() if _is_alive(pid)}
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _is_held(lock: Path) -> bool:

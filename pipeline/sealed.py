@@ -103,7 +103,7 @@ def read_part(part: str, root: Path = Path()) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         version = content["version"]
     except (OSError, ValueError, LookupError, TypeError):
-        what = "is missing or damaged, and says what sealed iterations were; restore it from git"
+        what = f"is missing or damaged, and says what sealed iterations were; `git checkout {file}` brings it back"
         raise ConfigError([Problem("", what)], str(file)) from None
     if version != VERSION:
         what = f"is of version {version}, this Rollbook reads version {VERSION}"

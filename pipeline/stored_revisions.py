@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import damaged, path_of, read_facts
+from pipeline.artifacts import FOLDERS, damaged, path_of, read_facts
 from pipeline.config import PARAMS_FILE, Params
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
@@ -146,8 +146,10 @@ class Revision:
 
     def _command(self, path: Path) -> str:
         """What brings it onto this machine."""
-        if self.is_workspace:
+        if self.is_workspace and path.parts[1] in FOLDERS:
             return f"`dvc pull {path}`"
+        if self.is_workspace:
+            return "`rollbook pull` gets what was made before, but policies"
         return f"`rollbook pull {self.name}` fetches what it has but policies"
 
 
@@ -181,6 +183,11 @@ def commit_of(name: str) -> str:
             "name the commit instead",
         )
     if not named:
+        if git_says("rev-parse", "--git-dir") is None:
+            raise RollbookError(
+                f"{Path.cwd()} is no git repository, so there is no {name!r} to look up",
+                "iterations, recipes and `workspace` can be named without git",
+            )
         known = sorted({each for each, _ in _experiments()})
         listed = f"; experiments: {', '.join(known)}" if known else ""
         raise RollbookError(

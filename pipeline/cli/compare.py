@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.console import note_off_lock, refuse_elsewhere
+from pipeline.config import BASE_KEY
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -52,11 +55,14 @@ def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
     from pipeline.comparing import compare as compared
     from pipeline.comparing import side_of
 
+    refuse_elsewhere()
     found = compared(side_of(first), side_of(second), prompts)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     else:
         print_comparison(found)
+    workspace = [side for side in found.sides if side.revision.is_workspace]
+    note_off_lock({key for side in workspace for key in (BASE_KEY, *side.chain)})
 
 
 def print_comparison(found: Comparison) -> None:

@@ -1,10 +1,15 @@
-"""How commands print tables: as wide as the terminal, or as a file reads well."""
+"""What commands have in common: where they run, and how they print tables and notes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import click
+
+from pipeline.config import PARAMS_FILE
+from pipeline.errors import RollbookError
 from pipeline.visible import visible
 
 if TYPE_CHECKING:
@@ -15,6 +20,26 @@ WIDTH_IN_FILES = 120
 SHOWN_CHARACTERS = 70
 
 Row = TypeVar("Row")
+
+
+def refuse_elsewhere() -> None:
+    """Raises RollbookError unless the current folder is a project's: most paths are relative to it."""
+    from pipeline.artifacts import ROOT
+
+    if PARAMS_FILE.exists() or ROOT.exists():
+        return
+    here = Path.cwd()
+    above = next((each for each in here.parents if (each / PARAMS_FILE).exists()), None)
+    hint = "run from the project's folder" + (f": cd {above}" if above else "")
+    raise RollbookError(f"no {PARAMS_FILE} and no {ROOT}/ in {here}", hint)
+
+
+def note_off_lock(keys: Collection[str]) -> None:
+    """Says, beside what a command prints, that the workspace holds other runs of iterations than dvc.lock names."""
+    from pipeline.off_lock import off_lock, said_of
+
+    if line := said_of(off_lock(keys)):
+        click.echo(f"note: {line}", err=True)
 
 
 def console() -> Console:

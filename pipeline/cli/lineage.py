@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.console import note_off_lock, refuse_elsewhere
 from pipeline.config import BASE_KEY
 from pipeline.errors import ConfigError, Problem
 from pipeline.hashing import short
@@ -38,15 +39,18 @@ def lineage(policy: str | None, uses: str | None, as_json: bool, as_mermaid: boo
 
     Example: rollbook lineage --uses reward:numeric_answer
     """
-    if (policy is None) == (uses is None):
+    if policy is not None and uses is not None:
+        raise ConfigError([Problem("", "say a POLICY or --uses THING, not both")], COMMAND)
+    if not (policy or uses):
         raise ConfigError([Problem("", "say a POLICY, or --uses THING")], COMMAND)
     if as_mermaid and as_json:
         raise ConfigError(
             [Problem("--mermaid", "does not go with --json; leave one away")], COMMAND
         )
-    if uses is not None:
+    refuse_elsewhere()
+    if uses:
         _show_uses(uses, as_json, as_mermaid)
-    elif policy is not None:
+    elif policy:
         _show_lineage(policy, as_json, as_mermaid)
 
 
@@ -63,6 +67,7 @@ def _show_lineage(policy: str, as_json: bool, as_mermaid: bool) -> None:
         click.echo(mermaid(found), nl=False)
     else:
         click.echo("\n".join(_lines(found)))
+    note_off_lock({BASE_KEY, *(link.key for link in found.links)})
 
 
 def _lines(found: Lineage) -> Iterator[str]:
@@ -111,6 +116,7 @@ def _show_uses(thing: str, as_json: bool, as_mermaid: bool) -> None:
         click.echo(mermaid_of_uses(found), nl=False)
     else:
         click.echo("\n".join(_use_lines(found)))
+    note_off_lock({use.key for use in found.uses})
 
 
 def _use_lines(found: Uses) -> Iterator[str]:

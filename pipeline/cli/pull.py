@@ -22,7 +22,8 @@ def pull(revision: str) -> None:
 
     With it every command works that looks at a run: show, lineage, verify, status, compare, rescore, report. A policy
     is one more `dvc pull artifacts/policies/i0006`, and `dvc pull` gets all of them. What lies in the workspace already
-    is left alone, and named if it is not what dvc.lock says.
+    is left alone, and named if it is not what dvc.lock says. If some of it cannot be had, the rest is put in place, and
+    the exit code is 1.
 
     REVISION is a commit, branch, tag or experiment whose tables are to be compared with others: they are put into DVC's
     cache, and the workspace stays as it is.
@@ -31,9 +32,12 @@ def pull(revision: str) -> None:
     Examples: git clone REPOSITORY project && cd project && rollbook pull
               rollbook pull HEAD~1 && rollbook compare HEAD~1 workspace
     """
+    from pipeline.atomic import unwritable
+    from pipeline.cli.console import refuse_elsewhere
     from pipeline.dvc_cache import cached_path, fetch, link, shares_files
     from pipeline.stored_revisions import revision_of
 
+    refuse_elsewhere()
     found = revision_of(revision)
     heavy = tuple(f"{(ROOT / kind).as_posix()}/" for kind in FOLDERS)
     recorded = {
@@ -49,20 +53,33 @@ def pull(revision: str) -> None:
     if found.is_workspace:
         there = {path: md5 for path, md5 in wanted.items() if os.path.lexists(path)}
         wanted = {path: md5 for path, md5 in wanted.items() if path not in there}
-    fetched = fetch(wanted.values())
+    absent = [md5 for md5 in {*wanted.values()} if not cached_path(md5).is_file()]
+    problem: RollbookError | None = None
+    try:
+        fetch(wanted.values(), names={md5: path for path, md5 in wanted.items()})
+    except RollbookError as error:
+        problem = error
+    fetched = sum(cached_path(md5).is_file() for md5 in absent)
+    here = {path: md5 for path, md5 in wanted.items() if cached_path(md5).is_file()}
     if found.is_workspace:
-        for path, md5 in wanted.items():
-            link(cached_path(md5), Path(path), shares_files())
+        for path, md5 in here.items():
+            try:
+                link(cached_path(md5), Path(path), shares_files())
+            except OSError as error:
+                raise unwritable(Path(path), error) from error
     where = "put in place" if found.is_workspace else f"of {found.shown} in DVC's cache"
-    click.echo(
-        f"{len(wanted)} outputs {where}, {fetched} files fetched; not pulled: {' and '.join(FOLDERS)}"
-    )
+    if here or not problem:
+        click.echo(
+            f"{len(here)} outputs {where}, {fetched} files fetched; not pulled: {' and '.join(FOLDERS)}"
+        )
     if differing := _differing(there):
         more = len(differing) - SHOWN
         named = ", ".join([*differing[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
         click.echo(
             f"left as they are, though not what was recorded: {named}; `rollbook verify` says more"
         )
+    if problem:
+        raise problem
 
 
 def _differing(recorded: Mapping[str, str]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,15 @@ FOLDER = Path(".rollbook/replays")
 """Where verdicts go unless told otherwise; git does not see it."""
 NOT_POSSIBLE = 2
 """Exit code where nothing could be compared."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+def _finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    """Refuses a tolerance that nothing could be apart by, or everything."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no distance; allowed: 0 and finite numbers above it")
+    return value
 
 
 @click.command()
@@ -37,6 +48,7 @@ NOT_POSSIBLE = 2
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
+    callback=_finite,
     metavar="T",
     help="How far numbers may be apart. Default: 0; on a GPU or another processor 0.0001, of weights 0.001.",
 )
@@ -70,28 +82,36 @@ def replay(
     Where exact numbers cannot be promised, on a GPU or another processor, those of tables and metrics may be 0.0001
     apart, relative to the larger number or 1, and weights 0.001, relative to the largest of their tensor.
 
-    Exit code: 0 identical, same content or within tolerance; 1 different; 2 could not be replayed.
+    Several steps are told of as they finish, and the verdict file grows with them: what is cut off keeps what it has.
+
+    Exit code: 0 identical, same content or within tolerance; 1 different; 2 could not be replayed, or the verdict could
+    not be written; 130 interrupted.
 
     \b
     Examples: rollbook replay update_policy@i0003
               rollbook replay --all
               rollbook replay score_rollouts --with-code HEAD
     """
+    from pipeline.cli.console import refuse_elsewhere
     from pipeline.replay.choosing import Options
     from pipeline.replay.verdict import exit_code
     from pipeline.stored_revisions import WORKSPACE, revision_of
 
+    verdicts: list[StepVerdict] = []
     try:
+        refuse_elsewhere()
         options = Options(revision_of(rev or WORKSPACE), with_code, tolerance, device)
         entries = _chosen(steps, everything, options)
-        verdicts = _replayed(entries, options, keep)
-        _show(verdicts, _place(file, verdicts, everything), options)
+        place = file or _place(entries, everything)
+        _replay_all(entries, options, keep, place, verdicts)
+        click.echo(f"verdict in {place}")
         _track(entries, verdicts, options)
-    except RollbookError as error:
-        if "--debug" in sys.argv:
-            raise
-        click.echo(f"rollbook: {error}", err=True)
-        sys.exit(NOT_POSSIBLE)
+    except KeyboardInterrupt:
+        click.echo(f"rollbook: interrupted; steps that have a verdict: {len(verdicts)}", err=True)
+        sys.exit(INTERRUPTED)
+    except Exception as error:  # Python's own exit code would be that of a difference
+        _say(error)
+        sys.exit(exit_code([each.outcome for each in verdicts]) or NOT_POSSIBLE)
     if keep:
         from pipeline.replay.running import FOLDER as SCRATCH_FOLDER
 
@@ -104,7 +124,8 @@ def _chosen(steps: Sequence[str], everything: bool, options: Options) -> list[En
     from pipeline.replay.steps import COMMAND, named, replayable
 
     if bool(steps) == everything:
-        raise ConfigError([Problem("", "say which steps, or --all")], COMMAND)
+        what = "say either which steps or --all, not both" if steps else "say which steps, or --all"
+        raise ConfigError([Problem("", what)], COMMAND)
     entries = replayable(options.revision)
     if not entries:
         raise ArtifactError(
@@ -114,35 +135,49 @@ def _chosen(steps: Sequence[str], everything: bool, options: Options) -> list[En
     return entries if everything else named(steps, entries)
 
 
-def _replayed(entries: Sequence[Entry], options: Options, keep: bool) -> list[StepVerdict]:
-    """Replays steps one after the other, and says in a terminal which."""
+def _replay_all(
+    entries: Sequence[Entry],
+    options: Options,
+    keep: bool,
+    place: Path,
+    verdicts: list[StepVerdict],
+) -> None:
+    """Replays steps one after the other. `verdicts` gets each as it comes, and all it has got is shown in the end."""
+    from pipeline.cli.replaying.shown import show_progress, show_verdicts
     from pipeline.replay.running import replaying
     from pipeline.replay.steps import label_of
 
-    verdicts = []
-    with replaying(options, keep) as replayer:
-        for number, entry in enumerate(entries, 1):
-            if sys.stderr.isatty():
-                click.echo(f"{number} of {len(entries)}: {label_of(entry)}", err=True)
-            verdicts.append(replayer.replay(entry))
-    return verdicts
+    try:
+        with replaying(options, keep) as replayer:
+            for number, entry in enumerate(entries, 1):
+                if sys.stderr.isatty():
+                    click.echo(f"{number} of {len(entries)}: {label_of(entry)} …", err=True)
+                verdicts.append(replayer.replay(entry))
+                if len(entries) > 1:
+                    show_progress(verdicts, len(entries))
+                _write(verdicts, [label_of(each) for each in entries[number:]], place, options)
+    finally:
+        if verdicts:
+            show_verdicts(verdicts)
 
 
-def _place(asked: Path | None, verdicts: Sequence[StepVerdict], everything: bool) -> Path:
-    """File that the verdicts go to."""
-    if asked is not None:
-        return asked
+def _place(entries: Sequence[Entry], everything: bool) -> Path:
+    """File that the verdicts go to unless told otherwise."""
+    from pipeline.replay.steps import label_of
+
     several = "all" if everything else "several"
-    return FOLDER / f"{verdicts[0].step if len(verdicts) == 1 and not everything else several}.json"
+    return (
+        FOLDER / f"{label_of(entries[0]) if len(entries) == 1 and not everything else several}.json"
+    )
 
 
-def _show(verdicts: Sequence[StepVerdict], place: Path, options: Options) -> None:
-    """Prints the verdicts and writes them as JSON."""
+def _write(
+    verdicts: Sequence[StepVerdict], left: Sequence[str], place: Path, options: Options
+) -> None:
+    """Writes verdicts as JSON. There is none of all steps as long as some are `left`."""
     from pipeline.artifacts import write_json
-    from pipeline.cli.replaying.shown import show_verdicts
     from pipeline.replay.verdict import exit_code, worst
 
-    show_verdicts(verdicts)
     if place.is_relative_to(FOLDER):
         FOLDER.mkdir(parents=True, exist_ok=True)
         (FOLDER.parent / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -151,12 +186,25 @@ def _show(verdicts: Sequence[StepVerdict], place: Path, options: Options) -> Non
         "revision": options.revision.shown,
         "with_code": options.with_code or None,
         "replayed": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "verdict": str(worst(outcomes)),
-        "exit_code": exit_code(outcomes),
+        "verdict": None if left else str(worst(outcomes)),
+        "exit_code": None if left else exit_code(outcomes),
         "steps": [each.as_json() for each in verdicts],
+        "not_yet": list(left),
     }
     write_json(content, place)
-    click.echo(f"verdict in {place}")
+
+
+def _say(error: Exception) -> None:
+    """Prints what kept a replay from going on; a traceback only of what was not expected."""
+    from pipeline.atomic import UNWRITABLE, unwritable
+
+    if isinstance(error, BrokenPipeError):  # nobody reads any more
+        return
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        error = unwritable(Path(error.filename or "."), error)
+    if not isinstance(error, RollbookError) or "--debug" in sys.argv:
+        traceback.print_exception(error)
+    click.echo(f"rollbook: {error}", err=True)
 
 
 def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: Options) -> None:

@@ -37,8 +37,10 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
 
     import_numpy_alone()
     settle_without_pandas()
+    from pipeline.cli.console import note_off_lock, refuse_elsewhere
     from pipeline.showing.finding import facts_of
 
+    refuse_elsewhere()
     facts = facts_of(identity, over_time)
     if page is not None:
         _write(facts, page)
@@ -50,6 +52,16 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
         from pipeline.showing.layout import page_of
 
         draw(page_of(facts))
+    note_off_lock(_iterations(facts))
+
+
+def _iterations(facts: Shown) -> list[str]:
+    """Those that what is shown is of."""
+    from pipeline.showing.facts import PolicyFacts, PromptFacts
+
+    if isinstance(facts, PromptFacts):
+        return [each.iteration for each in facts.occurrences]
+    return [facts.policy.key if isinstance(facts, PolicyFacts) else facts.provenance.iteration]
 
 
 def _json(facts: Shown) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.console import refuse_elsewhere
 from pipeline.config import BASE_KEY
 from pipeline.params import read_params
 
@@ -47,6 +48,7 @@ def status(as_json: bool) -> None:
     """
     from pipeline.run_status import read_status
 
+    refuse_elsewhere()
     found = read_status(read_params())
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))

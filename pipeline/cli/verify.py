@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.console import refuse_elsewhere
 from pipeline.params import read_params
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ MEGABYTE = 1e6
 
 @click.command()
 @click.option(
-    "--fast", is_flag=True, help="Hash nothing; only see whether artifacts name each other."
+    "--fast",
+    is_flag=True,
+    help="Hash no tables and policies; only see whether artifacts name each other.",
 )
 @click.option(
     "--complete", is_flag=True, help="Count outputs that are not on this machine as findings."
@@ -40,14 +43,14 @@ def verify(fast: bool, complete: bool, as_json: bool) -> None:
     from pipeline.verifying.verification import verify as verified
 
     started = time.perf_counter()
-    found = verified(read_params(), fast)
+    refuse_elsewhere()
+    found = verified(read_params(), fast, complete)
     seconds = time.perf_counter() - started
-    failed = bool(found.findings or (complete and found.absent))
     if as_json:
         click.echo(json.dumps({**found.as_json(), "seconds": round(seconds, 3)}, indent=1))
     else:
         _show(found, seconds)
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if found.findings else 0)
 
 
 def _show(found: Verification, seconds: float) -> None:
@@ -58,10 +61,18 @@ def _show(found: Verification, seconds: float) -> None:
     for note in found.notes:
         click.echo(f"note: {note}")
     hashed = (
-        f"{found.files} files, {found.size / MEGABYTE:,.1f} MB" if found.files else "nothing hashed"
+        f"{found.files} files, {found.size / MEGABYTE:,.1f} MB"
+        if found.files
+        else "contents not hashed"
     )
-    count = len(found.findings)
-    verdict = f"{count} finding{'' if count == 1 else 's'}" if count else "all as recorded"
+    count, absent = len(found.findings), len(found.absent)
+    if count:
+        verdict = f"{count} finding{'' if count == 1 else 's'}"
+    elif absent:
+        here = found.outputs - absent
+        verdict = f"{here} as recorded, {absent} not on this machine"
+    else:
+        verdict = "all as recorded" if found.outputs else "nothing is recorded"
     click.echo(
         f"{found.outputs} outputs of {found.steps} steps, {hashed}, in {seconds:.1f} s: {verdict}"
     )

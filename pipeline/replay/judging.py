@@ -67,6 +67,8 @@ class Judge:
         for copy in self._stored.altered(path, md5):
             how = _copy_difference(path, copy, reference)
             text = f"{copy.where} holds something else than was recorded: {how.text}"
+            if replayed == md5 and not found.text:
+                text = f"the replay made what was recorded, but {text}; `rollbook verify` says what restores it"
             found = Difference(
                 worst((found.outcome, how.outcome)),
                 "; ".join(filter(None, (found.text, text))),

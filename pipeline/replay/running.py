@@ -95,7 +95,7 @@ class Replayer:
         write_params(setting.raw, runtime, folder)
         write_json(_plan(entry, setting.digest or self._digest(entry, folder)), folder / PLAN_FILE)
         try:
-            self._run(info, folder)
+            self._run(entry, info, folder)
         except RollbookError as error:
             refuse_unrecorded(setting.tree)
             if str(runtime.get("device")).startswith("cuda") and not self._options.device:
@@ -162,7 +162,7 @@ class Replayer:
                 f"`rollbook seal --rebuild {key}` makes it again",
             ) from None
 
-    def _run(self, info: Mapping[str, Any], folder: Path) -> None:
+    def _run(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
         """The recorded command, under this interpreter.
 
         Raises:
@@ -171,7 +171,7 @@ class Replayer:
         python, *arguments = shlex.split(info["command"])
         if python != "python" or arguments[:1] != ["-m"] or not arguments[1].startswith("stages."):
             raise ArtifactError(f"{info['command']!r} is no command of a stage")
-        output_of([sys.executable, *arguments], folder)
+        output_of([sys.executable, *arguments], folder, entry.stage)
 
 
 def _taken_over(entry: Entry, info: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from pipeline.stage import Stage
 from pipeline.stored_revisions import Revision
 
 COMMAND = "rollbook replay"
+SHOWN = 5
 NOT_REPLAYED = {
     "check": "reads all of params.yaml and makes the plan, which says what today's code would run",
     "report": "sums up whatever is there; `rollbook report` does so again",
@@ -77,7 +78,11 @@ def named(names: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
             if not full and each.stage == program
         }
         wanted |= meant
-        if stage in NOT_REPLAYED:
+        if not stage:
+            there = [label for label in labels if label.endswith(name)] if key else labels
+            what = "names no program; a step is called STAGE or STAGE@K, such as "
+            problems.append(Problem(name or "''", what + ", ".join((there or labels)[-SHOWN:])))
+        elif stage in NOT_REPLAYED:
             problems.append(Problem(name, f"is not replayed: it {NOT_REPLAYED[stage]}"))
         elif not meant:
             known = [label for label in labels if label.partition("@")[0] == program]

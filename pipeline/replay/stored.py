@@ -68,6 +68,7 @@ class StoredArtifacts:
         self._fetched = fetched
         self._in_workspace = in_workspace
         self._known: dict[tuple[int, int, int, int], str] = {}
+        self._problem = ""
 
     def put(self, path: str, md5: str, target: Path) -> None:
         """Puts an artifact at `target`, linked where the file system allows it and copied elsewhere.
@@ -149,11 +150,13 @@ class StoredArtifacts:
         return True
 
     def _fetch(self, md5s: Collection[str]) -> bool:
-        """Whether objects of DVC's remote were fetched, or had been, and are what their names say."""
+        """Whether objects of DVC's remote were fetched, or had been, and are what their names say; if not, why."""
         try:
             fetch(md5s, self._fetched)
-        except RollbookError:
+        except RollbookError as error:
+            self._problem = error.message
             return False
+        self._problem = "what arrived has other bytes"
         return all(
             self._md5(object_in(self._fetched, md5)) == md5.removesuffix(FOLDER_SUFFIX)
             for md5 in md5s
@@ -163,11 +166,12 @@ class StoredArtifacts:
         places = dict.fromkeys(each.where for each in self.altered(path, md5))
         if places:
             return ArtifactError(
-                f"{path}: other bytes than were recorded (md5 {md5}) are in {' and '.join(places)}, and no remote has "
-                "the right ones",
+                f"{path}: other bytes than were recorded (md5 {md5}) are in {' and '.join(places)}, and no remote "
+                f"gives the right ones: {self._problem}",
                 "`rollbook replay` of the step that makes it says what was changed",
             )
         return ArtifactError(
-            f"{path}: neither the workspace nor DVC's cache nor a remote has it (md5 {md5})",
+            f"{path}: neither the workspace nor DVC's cache has it (md5 {md5}), and no remote gives it: "
+            f"{self._problem}",
             f"`dvc pull {path}` where the remote is within reach",
         )

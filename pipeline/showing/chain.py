@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import keys_of, path_of, read_json
+from pipeline.artifacts import FOLDERS, keys_of, path_of, read_json
 from pipeline.config import BASE_KEY, PARAMS_FILE
 from pipeline.errors import ConfigError
 from pipeline.ids import order_of
@@ -123,9 +124,15 @@ class Chain:
 
     def fetch(self, path: str) -> str:
         """What brings an output that is not on disk."""
-        if path in self._sealed_outputs:
-            return "`dvc pull` brings it"
-        return f"`dvc pull {path}` brings it" if self.md5(path) else "`dvc repro` makes it"
+        if not self.md5(path):
+            return "`dvc repro` makes it"
+        if Path(path).parent.name not in FOLDERS:
+            return "`rollbook pull` brings it"
+        return (
+            "`dvc pull` brings it"
+            if path in self._sealed_outputs
+            else f"`dvc pull {path}` brings it"
+        )
 
 
 def _entries_in(text: str) -> dict[str, dict[str, str]] | None:

@@ -13,13 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from pipeline.ancestry import SHORTEST_DIGEST
-from pipeline.artifacts import keys_of, path_of
+from pipeline.ancestry import EMPTY, GET, SHORTEST_DIGEST
+from pipeline.artifacts import ROOT, keys_of, path_of, read_facts
 from pipeline.errors import ArtifactError
+from pipeline.hashing import FACTS_FILE
 from pipeline.ids import EVALUATION, parts_of, parts_of_group
 from pipeline.showing.chain import Chain
 from pipeline.showing.tables import Stored
@@ -99,6 +101,10 @@ def find(text: str, chain: Chain) -> Found:
         ArtifactError: if it names nothing or several things; the message says which ids come near.
     """
     text = text.strip().rstrip("/")
+    if (Path(text) / FACTS_FILE).is_file():
+        return _by_name(read_facts(Path(text)).content_hash, chain)
+    if Path(text).parent == ROOT / "policies":
+        return _by_name(Path(text).name, chain)
     if "/" in text or text.startswith(EVALUATION):
         return _in_iteration(text, chain)
     return _by_name(text, chain)
@@ -117,11 +123,11 @@ def _in_iteration(text: str, chain: Chain) -> Found:
     if not keys:
         raise ArtifactError(
             f"there are no {table} on disk",
-            "run `dvc repro`, or `dvc pull` if they were made before",
+            GET,
         )
     head, wanted = parts.head, parts.iteration
-    if wanted not in keys and wanted in chain.keys:
-        path = path_of(table, wanted).as_posix()
+    path = path_of(table, wanted).as_posix()
+    if wanted not in keys and (wanted in chain.keys or chain.md5(path)):
         raise ArtifactError(f"{path}: is not on disk", chain.fetch(path))
     key = _one(text, [f"{head}{each}" for each in keys], f"{head}{wanted}").removeprefix(head)
     stored = Stored(table, key)
@@ -130,7 +136,11 @@ def _in_iteration(text: str, chain: Chain) -> Found:
     if not parts.sample:
         return Found("group", group, key)
     rollouts = stored.where("group_id", group, ["rollout_id"])["rollout_id"].to_pylist()
-    return Found("rollout", _one(text, rollouts, f"{group}/{parts.sample}"), key)
+    begin = f"{group}/{parts.sample}"
+    if not any(each.startswith(begin) for each in rollouts):  # as a number: 2 for 02
+        width = max(len(each.rpartition("/")[2]) for each in rollouts)
+        begin = f"{group}/{parts.sample.zfill(width)}"
+    return Found("rollout", _one(text, rollouts, begin), key)
 
 
 def _prompt_in(found: Found) -> Found:
@@ -169,7 +179,10 @@ def _by_name(text: str, chain: Chain) -> Found:
         return next(iter(names.values()))
     if names:
         raise _ambiguous(text, [f"{found.kind} {name}" for name, found in names.items()])
-    raise _unknown(text, [*chain.keys, *(_prompts("") if HEX.fullmatch(text) else ())])
+    known = [*chain.keys, *(_prompts("") if HEX.fullmatch(text) else ())]
+    if not known or chain.md5(path_of("policies", text).as_posix()):
+        raise ArtifactError(f"nothing of {text!r} is in the workspace" if known else EMPTY, GET)
+    raise _unknown(text, known)
 
 
 def _prompts(beginning: str) -> list[str]:
@@ -221,10 +234,17 @@ def _ambiguous(text: str, names: Sequence[str]) -> ArtifactError:
 
 
 def _unknown(text: str, names: Iterable[str], looked_for: str = "") -> ArtifactError:
-    """Nearest are the ids that agree with it the longest from the left: ids are hashes, alike only there."""
+    """Nearest are the ids that agree with it the longest from the left: ids are hashes, alike only there.
+
+    Of those that do so equally, the ones with the same end: i0003 for i3.
+    """
     wanted = looked_for or text
-    near = sorted(names, key=lambda name: (-_alike(name, wanted), name))
-    hint = f"nearest: {', '.join(near[:NEAREST])}" if near else "run from the project's folder"
+
+    def distance(name: str) -> tuple[int, int, str]:
+        return -_alike(name, wanted), -_alike(name[::-1], wanted[::-1]), name
+
+    near = sorted(names, key=distance)[:NEAREST]
+    hint = f"nearest: {', '.join(near)}" if near else GET
     return ArtifactError(f"there is no rollout, group, prompt or policy {text!r}", hint)
 
 

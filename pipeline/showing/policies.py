@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from pipeline.ancestry import updates_to
+from pipeline.ancestry import GET, updates_to
 from pipeline.artifacts import path_of, read_facts, read_json
 from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
@@ -31,7 +31,7 @@ def policy_facts(found: Found, chain: Chain) -> PolicyFacts:
     if not digest:
         raise ArtifactError(
             f"{path_of(f'run_info/{stage}', key)}: does not exist, and neither does the policy",
-            "run `dvc repro`, or `dvc pull` if it was made before",
+            GET,
         )
     before = str(info.get("inputs", {}).get("policies", ""))
     reference = _reference(key, chain)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.ancestry import infos_of, policy_digest, updates_to
+from pipeline.ancestry import GET, infos_of, policy_digest, updates_to
 from pipeline.artifacts import ROOT, path_of
 from pipeline.code import code_hashes
 from pipeline.config import BASE_KEY, labels_of
-from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
 from pipeline.hashing import short
 from pipeline.ids import order_of
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 
 COMMAND = "rollbook lineage"
 JUDGED = "judged"
+LISTED, NEAREST = 12, 5
+"""As many names are listed whole; of more, so many that come near."""
 LOOKING = ("evaluate_policy@", f"{RESCORE_STAGE}@")
 """Steps that no policy comes of."""
 
@@ -186,6 +190,7 @@ def _drawn(key: str, labels: set[str]) -> str:
 
 
 def _code(name: str, steps: _Steps) -> _Found:
+    name = os.path.relpath(name) if Path(name).is_absolute() else os.path.normpath(name)
     known = {file for _, info in steps for file in info["code"]}
     matching = sorted(file for file in known if file == name or file.endswith(f"/{name}"))
     if len(matching) > 1 and name not in matching:
@@ -271,8 +276,14 @@ def _address(info: Mapping[str, Any], rescore: str) -> str:
 
 
 def _refuse_unknown(kind: str, name: str, uses: Sequence[Use], known: Iterable[str]) -> None:
-    """Raises ConfigError if nothing used it and nothing is called so."""
+    """Raises ConfigError if nothing used it and nothing is called so, ArtifactError if nothing is known at all."""
     known = set(known)
+    if not known:
+        raise ArtifactError(
+            f"no step has left its run_info here that could have used {kind} {name!r}", GET
+        )
     if not uses and name not in known:
-        what = f"no step that left its run_info here used {kind} {name!r}; {nearest(name, known)}"
+        near = get_close_matches(name, known, n=NEAREST, cutoff=0)
+        listed = nearest(name, known) if len(known) <= LISTED else f"nearest: {', '.join(near)}"
+        what = f"no step that left its run_info here used {kind} {name!r}; {listed}"
         raise ConfigError([Problem("--uses", what)], COMMAND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from pipeline.artifacts import FOLDERS, path_of
 from pipeline.config import BASE_KEY, Params
 from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
-from pipeline.lock_entries import Entry, read_entries
+from pipeline.lock_entries import Entry, entries_of, read_entries
+from pipeline.lock_guard import current_stages
 from pipeline.params import read_yaml
+from pipeline.running_steps import dvc_is_at_work
 from pipeline.sealed import files_of
 from pipeline.verifying.finding import Finding
 
@@ -64,12 +66,14 @@ class Recorded:
         steps: finished steps of params.yaml's and sealed iterations.
         outputs: theirs, by path.
         foreign: addresses in lock files that belong to no iteration of params.yaml.
+        named: paths of all outputs that any of these files names.
         disagreements: between the files of sealed parts.
     """
 
     steps: Sequence[Step]
     outputs: Mapping[str, Output]
     foreign: Sequence[str]
+    named: Collection[str]
     disagreements: Sequence[Finding]
 
 
@@ -80,8 +84,10 @@ def read_recorded(params: Params) -> Recorded:
         ConfigError: if one of the files cannot be read.
     """
     steps, foreign = [], []
+    named: set[str] = set()
     for file in (LOCK_FILE, RESCORES_LOCK_FILE):
-        for entry in read_entries(file):
+        for entry in _entries(file):
+            named.update(entry.outputs)
             if _belongs(entry, params):
                 steps.append(Step(entry, str(file)))
             else:
@@ -106,7 +112,14 @@ def read_recorded(params: Params) -> Recorded:
         if not step.sealed
         for path, md5 in step.entry.outputs.items()
     }
-    return Recorded(steps, outputs, foreign, disagreements)
+    return Recorded(steps, outputs, foreign, named | outputs.keys(), disagreements)
+
+
+def _entries(file: Path) -> list[Entry]:
+    """Finished steps of a lock file; while DVC writes dvc.lock, as they stood before."""
+    if file == LOCK_FILE and dvc_is_at_work():
+        return list(entries_of(current_stages()))
+    return read_entries(file)
 
 
 def _belongs(entry: Entry, params: Params) -> bool:

@@ -60,7 +60,7 @@ class HashedFiles:
                 also = self._wanted.get(inode, (file, False))[1]
                 self._wanted[inode] = (file, with_sha256 or also)
 
-    def read(self, done: Callable[[int, int], None]) -> None:
+    def read(self, done: Callable[[int, int], object] = lambda *_: None) -> None:
         """Reads all files, in as many threads as there are processors.
 
         Args:

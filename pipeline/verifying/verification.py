@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts import FOLDERS, ROOT
 from pipeline.config import Params
+from pipeline.hashing import files_in, md5_of
+from pipeline.off_lock import RUN_INFO
 from pipeline.plan import DECLARED_STAGES
 from pipeline.process import processors
 from pipeline.progress import Progress
-from pipeline.running_steps import running_steps
+from pipeline.running_steps import dvc_is_at_work, paths_in_the_making, running_steps
 from pipeline.verifying.contents import METRICS, Read, read_step
 from pipeline.verifying.finding import Finding
 from pipeline.verifying.links import Ids, adapter_findings, digest_findings
+from pipeline.verifying.lock_files import lock_findings
 from pipeline.verifying.places import Stored, find, misplaced_findings
-from pipeline.verifying.recorded import Recorded, read_recorded
+from pipeline.verifying.recorded import Output, Recorded, Step, read_recorded
 from pipeline.verifying.stored_bytes import HashedFiles, byte_findings
 
 SHOWN = 3
@@ -56,12 +61,14 @@ class Verification:
         }
 
 
-def verify(params: Params, fast: bool = False) -> Verification:
+def verify(params: Params, fast: bool = False, complete: bool = False) -> Verification:
     """Verifies the current project.
 
     Args:
         params: of the project.
-        fast: believe that bytes and contents are what they say, and look only at how artifacts name each other.
+        fast: believe that bytes and contents are what they say, and look only at how artifacts name each other. Only
+            run_info, and what then disagrees, is hashed: to say whether the file or its record is the wrong one.
+        complete: what is not on this machine is a finding.
 
     Raises:
         ConfigError: if a lock file, or a file of a sealed part, cannot be read.
@@ -73,19 +80,17 @@ def verify(params: Params, fast: bool = False) -> Verification:
     stored = {
         path: find(output) for path, output in recorded.outputs.items() if output.step not in busy
     }
-    findings = list(recorded.disagreements)
+    findings = [*recorded.disagreements, *lock_findings(recorded.named)]
     hashed = None if fast else HashedFiles(stored.values())
+    whose = _paths_by_md5(stored)
     if hashed is not None:
         with Progress("verify", hashed.count, "files", "bytes") as bar:
             hashed.read(bar.update)
-    whose = _paths_by_md5(stored)
-    by_path = {
-        path: [
-            *misplaced_findings(each),
-            *([] if hashed is None else byte_findings(each, hashed, whose)),
-        ]
-        for path, each in stored.items()
-    }
+        by_path = {path: [*byte_findings(each, hashed, whose)] for path, each in stored.items()}
+    else:
+        by_path = _looked_into([path for path in stored if path.startswith(RUN_INFO)], stored)
+    for path, each in stored.items():
+        by_path[path] = [*misplaced_findings(each), *by_path.get(path, ())]
     findings += [finding for found in by_path.values() for finding in found]
     damaged = {path for path, found in by_path.items() if found}
     with ThreadPoolExecutor(processors()) as pool:
@@ -103,15 +108,23 @@ def verify(params: Params, fast: bool = False) -> Verification:
     findings += [*linked, *adapter_findings(reads, stored, facts)]
     ids = Ids(stored, facts)
     findings += [finding for read in reads for finding in ids.findings(read)]
+    if fast:
+        findings = _with_mends(findings, stored)
+    if complete:
+        findings += [_missing(stored[path].output) for path in stored if _is_absent(stored[path])]
+    if findings:
+        findings, since = _without_what_was_made_since(findings, recorded, params)
+        busy |= since
     return Verification(
         findings=list(dict.fromkeys(findings)),
         notes=[
             *_running(busy),
-            *_where(stored),
+            *_where(stored, complete),
             *(note for read in reads for note in read.notes),
             *_unnamed(reads),
             *_stale(stale),
             *_foreign(recorded),
+            *_unrecorded(recorded),
         ],
         absent=[path for path, each in stored.items() if _is_absent(each)],
         steps=len(steps),
@@ -122,13 +135,76 @@ def verify(params: Params, fast: bool = False) -> Verification:
 
 
 def _busy(recorded: Recorded) -> set[str]:
-    """Addresses of steps that are running: what they have written is not in dvc.lock yet."""
+    """Addresses of steps that are running, or have just run: what they have written is not in dvc.lock yet."""
     running = {(step.stage, step.key, step.rescore) for step in running_steps()}
+    making = paths_in_the_making()
+    at_work = dvc_is_at_work()
     return {
         step.entry.address
         for step in recorded.steps
         if (step.entry.stage, step.entry.key, step.entry.rescore) in running
+        or making & step.entry.outputs.keys()
+        or (at_work and _is_of_another_run(step))
     }
+
+
+def _is_of_another_run(step: Step) -> bool:
+    """Whether the workspace has another run_info of it than is recorded."""
+    files = (
+        (Path(path), md5) for path, md5 in step.entry.outputs.items() if path.startswith(RUN_INFO)
+    )
+    return any(file.is_file() and md5_of(file) != md5 for file, md5 in files)
+
+
+def _without_what_was_made_since(
+    findings: Sequence[Finding], before: Recorded, params: Params
+) -> tuple[list[Finding], set[str]]:
+    """Findings less those about steps that DVC has run while their files were read; and these steps."""
+    now = read_recorded(params)
+    since = _busy(now) | {
+        before.outputs[path].step
+        for path, output in before.outputs.items()
+        if now.outputs.get(path) != output
+    }
+    about = {path for path, output in before.outputs.items() if output.step in since}
+    kept = [finding for finding in findings if _output_of(finding, before.outputs) not in about]
+    return kept, since
+
+
+def _output_of(finding: Finding, paths: Container[str]) -> str:
+    """The output that a finding is about: itself, or the folder of the file."""
+    return next((path for path in _with_parents(finding.path) if path in paths), "")
+
+
+def _with_parents(path: str) -> list[str]:
+    return [path, *(each.as_posix() for each in Path(path).parents)]
+
+
+def _looked_into(paths: Iterable[str], stored: Mapping[str, Stored]) -> dict[str, list[Finding]]:
+    """What is wrong with the bytes of some outputs."""
+    chosen = {path: stored[path] for path in paths}
+    hashed = HashedFiles(chosen.values())
+    hashed.read()
+    whose = _paths_by_md5(stored)
+    return {path: [*byte_findings(each, hashed, whose)] for path, each in chosen.items()}
+
+
+def _with_mends(findings: Sequence[Finding], stored: Mapping[str, Stored]) -> list[Finding]:
+    """Findings with the mend of the file where its bytes are not as recorded, and not that of the record."""
+    about = {finding: _output_of(finding, stored) for finding in findings}
+    found = _looked_into(filter(None, about.values()), stored)
+
+    def mended(finding: Finding) -> Finding:
+        wrong = found.get(about[finding])
+        return replace(finding, mend=wrong[0].mend) if wrong else finding
+
+    return [mended(finding) for finding in findings]
+
+
+def _missing(output: Output) -> Finding:
+    is_folder = Path(output.path).parent.name in FOLDERS
+    mend = f"dvc pull {output.path}" if is_folder else "rollbook pull"
+    return Finding(output.path, "is not on this machine, or not whole", output.md5, "nothing", mend)
 
 
 def _paths_by_md5(stored: Mapping[str, Stored]) -> Mapping[str, Sequence[str]]:
@@ -146,17 +222,18 @@ def _is_absent(stored: Stored) -> bool:
 
 def _running(busy: set[str]) -> Iterator[str]:
     if busy:
-        yield f"{_listed(sorted(busy))}: running now, so what it makes is left out"
+        yield f"{_listed(sorted(busy))}: running now, or not recorded yet, so what it makes is left out"
 
 
-def _where(stored: Mapping[str, Stored]) -> Iterator[str]:
-    """Says what lies in only one place or none, by kind."""
+def _where(stored: Mapping[str, Stored], complete: bool) -> Iterator[str]:
+    """Says what lies in only one place or none, by kind; absent ones unless they are findings."""
     pruned = [path for path, each in stored.items() if each.output.pruned and not each.is_whole]
     absent = [path for path, each in stored.items() if _is_absent(each)]
     cached = [path for path, each in stored.items() if each.is_whole and not each.in_workspace]
     lacking = [path for path, each in stored.items() if each.in_workspace and each.lacks_cache]
-    if absent:
-        yield f"{_count(absent)} not on this machine, and not verified: {_listed(absent)}; `dvc pull PATH` gets one"
+    if absent and not complete:
+        how = "`rollbook pull` gets all but policies, `dvc pull PATH` one"
+        yield f"{_count(absent)} not on this machine, and not verified: {_listed(absent)}; {how}"
     if pruned:
         yield f"{_count(pruned)} pruned by sealing: {_listed(pruned)}; `rollbook seal --rebuild KEY` makes one again"
     if cached:
@@ -185,6 +262,17 @@ def _stale(addresses: Sequence[str]) -> Iterator[str]:
 def _foreign(recorded: Recorded) -> Iterator[str]:
     if recorded.foreign:
         yield f"{_listed(recorded.foreign)}: in a lock file, and in no iteration of params.yaml; not verified"
+
+
+def _unrecorded(recorded: Recorded) -> Iterator[str]:
+    """Artifacts that no lock file names, and that commands read all the same: of steps cut off, or of lost entries."""
+    if dvc_is_at_work() or not recorded.named:
+        return
+    found = [path.as_posix() for path in files_in(ROOT) if not path.name.startswith(".")]
+    named = recorded.named
+    unnamed = [path for path in found if not any(each in named for each in _with_parents(path))]
+    if unnamed:
+        yield f"{_listed(unnamed)}: in no lock file, so not verified; `dvc repro` makes and records what belongs there"
 
 
 def _listed(names: Sequence[str]) -> str:

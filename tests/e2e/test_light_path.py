@@ -67,7 +67,11 @@ def test_lineage_status_and_verify(light: Command) -> None:
     assert "i0001" in said and "numeric_answer" in said
     assert "i0002" in light("status")
     verified = light("verify")
-    assert "all as recorded" in verified and "artifacts/policies/i0000" in verified
+    assert (
+        "as recorded, " in verified
+        and "not on this machine" in verified
+        and "artifacts/policies/i0000" in verified
+    )
 
 
 def test_compare_report_and_load(clone: Path, light: Command, without: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pipeline.artifacts import path_of
 from pipeline.cli.main import rollbook
 from pipeline.comparing import Comparison, compare, side_of
 from pipeline.dvc_cache import cached_path
@@ -141,7 +142,7 @@ def test_what_is_not_on_this_machine_is_named_with_the_command_that_gets_it(copy
     cached_path(side_of("HEAD").revision.md5s["artifacts/evaluations/own0003.parquet"]).unlink()
     with pytest.raises(ArtifactError, match="own0003") as gone:
         _compared("workspace", "i0001")
-    assert "dvc pull artifacts/evaluations/own0003.parquet" in gone.value.hint
+    assert "`rollbook pull`" in gone.value.hint
 
 
 @pytest.mark.parametrize("damage", ["cut", "swapped"])
@@ -240,3 +241,22 @@ def test_revisions_are_compared_whatever_became_of_the_settings(copy: Path) -> N
     assert _compared("first", "main").shared == ["i0001"]
     with pytest.raises(ConfigError):
         side_of("i0003")
+
+
+def test_a_workspace_off_its_lock_is_not_taken_for_what_that_names(copy: Path) -> None:
+    """As after an experiment and `git checkout .`, which leaves its artifacts."""
+    whole = CliRunner().invoke(rollbook, ["compare", "HEAD:i0003", "workspace:i0003"])
+    assert "The policies are the same, byte for byte." in whole.stdout and not whole.stderr
+    info = path_of("run_info/update_policy", "i0002")
+    entry = f"  x:\n    outs:\n    - path: {info}\n      hash: md5\n      md5: {'0' * 32}\n"
+    with Path("dvc.lock").open("a") as lock:
+        lock.write(entry)
+    off = CliRunner().invoke(rollbook, ["compare", "HEAD:i0003", "workspace:i0003"])
+    assert "The policies of i0001 are the same, byte for byte." in off.stdout
+    assert off.stderr.startswith("note: what lies in the workspace of update_policy@i0002 is of")
+
+
+def test_without_git_that_is_what_is_said(copy: Path) -> None:
+    shutil.rmtree(".git")
+    with pytest.raises(RollbookError, match="is no git repository"):
+        side_of("HEAD")

@@ -1,6 +1,13 @@
+import os
 from pathlib import Path
 
-from pipeline.dvc_lock import output_md5s
+import pytest
+
+from pipeline import lock_guard
+from pipeline.dvc_lock import LOCK_FILE, output_md5s
+from pipeline.errors import ConfigError
+from pipeline.lock_entries import read_entries
+from pipeline.params import read_text, read_yaml
 
 LOCK = """\
 schema: '2.0'
@@ -44,3 +51,56 @@ def test_md5s_of_outputs_and_not_of_dependencies(tmp_path: Path) -> None:
 
 def test_no_lock_file_no_md5s(tmp_path: Path) -> None:
     assert output_md5s(tmp_path / "dvc.lock") == {}
+
+
+MEND = "`git checkout dvc.lock` brings the committed one back"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\xff\xfe\0garbage{{{", "can't decode byte 0xff"),
+        (b"garbage{{{", "line 1 is none of a lock file"),
+        (b"<<<<<<< HEAD\n" + LOCK.encode(), "line 1 is none of a lock file"),
+        (LOCK.encode()[: LOCK.index("1" * 32) + 19], f"'{'1' * 19}' is no md5"),
+    ],
+)
+def test_a_damaged_lock_file_is_named_with_its_mend(
+    project: Path, content: bytes, what: str
+) -> None:
+    LOCK_FILE.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        output_md5s()
+    assert what in str(caught.value) and MEND in str(caught.value)
+    with pytest.raises(ConfigError, match=MEND):
+        read_entries()
+    assert lock_guard.current_stages() == {} or b"stages" in content  # it may be being written
+    os.utime(LOCK_FILE, (0, 0))
+    with pytest.raises(ConfigError, match=MEND):
+        lock_guard.current_stages()
+
+
+@pytest.mark.parametrize("content", ["stages: [a]", "stages: {a: 1}", "stages: {a: {outs: [b]}}"])
+def test_entries_that_dvc_would_not_write(project: Path, content: str) -> None:
+    LOCK_FILE.write_text(content)
+    with pytest.raises(ConfigError, match=MEND):
+        read_entries()
+
+
+def test_a_damaged_copy_of_another_revision_gets_no_advice(tmp_path: Path) -> None:
+    lock = tmp_path / "dvc.lock"
+    lock.write_bytes(b"\xff")
+    with pytest.raises(ConfigError) as caught:
+        output_md5s(lock)
+    assert "git checkout" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"recipes: {", b"- 1"])
+def test_a_damaged_params_file_is_named_with_its_mend(project: Path, content: bytes) -> None:
+    Path("params.yaml").write_bytes(content)
+    mend = "`git diff params.yaml` shows what was changed, `git checkout params.yaml` brings"
+    with pytest.raises(ConfigError, match=mend):
+        read_yaml()
+    if content == b"\xff":
+        with pytest.raises(ConfigError, match=mend):
+            read_text()

@@ -398,7 +398,10 @@ def test_another_seed_is_said_to_change_nothing_that_is_sealed(sealed: Path) -> 
 
 def test_a_lost_definition_is_an_error_that_names_it(sealed: Path) -> None:
     Path("sealed/i0001-i0003.json").unlink()
-    with pytest.raises(ConfigError, match=r"sealed/i0001-i0003.json.*\n.*restore it from git"):
+    with pytest.raises(
+        ConfigError,
+        match=r"sealed/i0001-i0003.json.*\n.*`git checkout sealed/i0001-i0003.json` brings it back",
+    ):
         read_params()
 
 

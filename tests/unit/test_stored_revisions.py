@@ -173,5 +173,5 @@ def test_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RollbookError, match="is no DVC project"):
         cached_path(MD5S[0])
-    with pytest.raises(RollbookError, match="no commit, branch, tag or experiment 'HEAD'"):
+    with pytest.raises(RollbookError, match="is no git repository, so there is no 'HEAD'"):
         commit_of("HEAD")

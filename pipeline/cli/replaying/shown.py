@@ -13,6 +13,12 @@ from pipeline.replay.verdict import Outcome, StepVerdict
 SHOWN_CHANGES = 8
 
 
+def show_progress(verdicts: Sequence[StepVerdict], asked: int) -> None:
+    """One line on the last of several verdicts; `asked` is how many there are going to be."""
+    last = verdicts[-1]
+    click.echo(f"{len(verdicts)} of {asked}: {last.step}: {last.outcome}, {last.seconds:.1f} s")
+
+
 def show_verdicts(verdicts: Sequence[StepVerdict]) -> None:
     """One step in full; several as a table, then in full those that are not identical or have notes."""
     if len(verdicts) == 1:
@@ -56,9 +62,16 @@ def _print_step(verdict: StepVerdict) -> None:
         click.echo(
             f"  numbers may be {allowed.numbers:g} apart, weights {allowed.weights:g}: {allowed.reason}"
         )
-    click.echo(f"  ran the code of {verdict.code} with {verdict.settings}")
+    click.echo(f"  ran {_ran(verdict)}")
     for note in verdict.notes:
         click.echo(f"  note: {note}")
+
+
+def _ran(verdict: StepVerdict) -> str:
+    """Where code and settings were taken from; what both have in common is said once."""
+    if verdict.settings == f"params.yaml of {verdict.code}":
+        return f"code and params.yaml of {verdict.code}"
+    return f"the code of {verdict.code}, with {verdict.settings}"
 
 
 def _print_around(verdicts: Sequence[StepVerdict]) -> None:

@@ -15,6 +15,8 @@ from pipeline.ancestry import ancestry_of, find_policy, policy_digest
 from pipeline.artifacts import path_of, read_facts, read_json, write_json
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError, RollbookError
+from pipeline.process import exclusive
+from pipeline.running_steps import DVC_LOCK, lock_file_of
 from pipeline.tracing.graph import escaped
 from tests.unit.auditing.finished_run import HOSTILE
 
@@ -29,7 +31,7 @@ def seen(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(*arguments: str) -> str:
     result = CliRunner().invoke(rollbook, ["lineage", *arguments])
     assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
-    return result.output
+    return result.stdout
 
 
 def facts(*arguments: str) -> Any:
@@ -94,6 +96,70 @@ def test_by_digest_and_folder(seen: Path) -> None:
     assert said("i0000").startswith("policy i0000")
     assert "did you mean 'i0002'" in error("i0003")
     assert "say a POLICY" in error()
+    assert "say a POLICY" in error("")
+    assert "not both" in error("i0002", "--uses", "code:stages/check.py")
+    short = error(digest[:1])
+    assert "is the beginning of a digest of " in short and f"i0002 ({digest[:12]})" in short
+
+
+def test_names_of_files_are_tidied_and_few_are_listed(seen: Path) -> None:
+    assert said("--uses", "code:./stages/../stages/update_policy.py") == said(
+        "--uses", "code:stages/update_policy.py"
+    )
+    unknown = error("--uses", "code:update_polcy.py")
+    assert "stages/update_policy.py" in unknown and unknown.count(".py") == 6
+
+
+def test_where_nothing_is_yet(run: Path) -> None:
+    """As in a fresh clone."""
+    shutil.rmtree("artifacts")
+    for asked in (["i0002"], ["--uses", "reward:numeric_answer"], ["--uses", "policy:i0002"]):
+        assert "`rollbook pull` brings" in error(*asked)
+        assert "nothing is allowed" not in error(*asked)
+
+
+def test_while_steps_run_what_is_missing_is_theirs(run: Path) -> None:
+    path_of("run_info/update_policy", "i0001").unlink()
+    assert "`dvc checkout` restores" in error("i0002")
+    with exclusive(lock_file_of("update_policy", "i0001"), "test"):
+        assert "update_policy@i0001 is at work" in error("i0002")
+        assert "update_policy@i0001 is at work" in error("i0001")
+
+
+def test_another_run_than_dvc_lock_names_is_said(run: Path) -> None:
+    command = ["lineage", "i0002"]
+    assert CliRunner().invoke(rollbook, command).stderr == ""
+    info = path_of("run_info/update_policy", "i0002")
+    content = read_json(info)
+    info.unlink()
+    write_json({**content, "finished": "2001-01-01T00:00:00+00:00"}, info)
+    result = CliRunner().invoke(rollbook, [*command, "--json"])
+    json.loads(result.stdout)
+    [line] = result.stderr.splitlines()
+    assert line.startswith("note: what lies in the workspace of update_policy@i0002 is of another")
+    with exclusive(DVC_LOCK, "test"):
+        assert "DVC is at work" in CliRunner().invoke(rollbook, command).stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "i0001", "i0002"],
+        ["lineage", "i0001"],
+        ["verify"],
+        ["status"],
+        ["pull"],
+    ],
+)
+def test_commands_say_where_to_run_them(
+    seen: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir("rescores")
+    found = CliRunner().invoke(rollbook, command).exception
+    assert isinstance(found, RollbookError)
+    assert found.hint == f"run from the project's folder: cd {seen}"
+    replayed = CliRunner().invoke(rollbook, ["replay", "--all"])
+    assert replayed.exit_code == 2 and f"cd {seen}" in replayed.stderr
 
 
 def test_a_clone_without_policies_and_tables_says_the_same(run: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline import sealing
+from pipeline import running_steps, sealing
 from pipeline.artifacts import path_of, read_facts, read_json, read_table, write_json, write_table
 from pipeline.cli.main import rollbook
 from pipeline.dvc_cache import cached_path, members
-from pipeline.dvc_lock import output_md5s
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.hashing import md5_of
 from pipeline.params import read_params
 from pipeline.plan import PLAN_FILE
@@ -271,11 +272,17 @@ def test_what_is_not_here_is_no_fault(run: Path) -> None:
     found = verified()
     assert found.findings == []
     assert found.absent == ["artifacts/policies/i0002"]
-    assert "artifacts/policies/i0002; `dvc pull PATH`" in found.notes[0]
+    assert "artifacts/policies/i0002; `rollbook pull`" in found.notes[0]
     assert "only in DVC's cache: artifacts/" in found.notes[1]
     assert "only in the workspace: artifacts/rollouts/i0001.parquet" in found.notes[2]
-    assert CliRunner().invoke(rollbook, ["verify", "--fast"]).exit_code == 0
-    assert CliRunner().invoke(rollbook, ["verify", "--fast", "--complete"]).exit_code == 1
+    alone = CliRunner().invoke(rollbook, ["verify", "--fast"])
+    assert alone.exit_code == 0
+    assert alone.output.strip().endswith(": 98 as recorded, 1 not on this machine")
+    complete = CliRunner().invoke(rollbook, ["verify", "--fast", "--complete"])
+    assert complete.exit_code == 1
+    assert complete.output.strip().endswith(": 1 finding")
+    [lacking] = verified(fast=True, complete=True).findings
+    assert (lacking.path, lacking.mend) == (found.absent[0], f"dvc pull {found.absent[0]}")
     flip(in_cache("artifacts/scores/i0001.parquet"))
     [finding] = verified().findings
     assert finding.mend.startswith("rm -f ") and "dvc fetch artifacts/scores/i0001" in finding.mend
@@ -306,8 +313,113 @@ def test_what_is_running_is_left_out(run: Path) -> None:
     with exclusive(lock_file_of("update_policy", "i0002"), "test"):
         found = verified(fast=True)
     assert found.findings == []
-    assert found.notes == ["update_policy@i0002: running now, so what it makes is left out"]
+    assert found.notes == [
+        "update_policy@i0002: running now, or not recorded yet, so what it makes is left out"
+    ]
     assert named(verified(fast=True)) == [path]
+
+
+def test_what_dvc_has_not_recorded_yet_is_left_out(run: Path) -> None:
+    """Between the end of a program and dvc.lock: DVC hashes what was made, then writes the file."""
+    another_run("update_policy", "i0002")
+    update = path_of("updates", "i0002")
+    replace_output(update.as_posix(), _other(update.as_posix()))
+    wrong = [path_of("run_info/update_policy", "i0002").as_posix(), update.as_posix()]
+    assert named(verified()) == wrong
+    with exclusive(running_steps.DVC_LOCK, "test"):
+        found = verified()
+    assert found.findings == []
+    assert found.notes[0].startswith("update_policy@i0002: running now, or not recorded yet")
+    makers = {str(update.absolute()): {"pid": os.getpid(), "cmd": "dvc repro"}}
+    running_steps.DVC_WRITES.write_text(json.dumps({"write": makers, "read": {}}))
+    assert running_steps.paths_in_the_making() == {update.as_posix()}
+    assert verified().findings == []
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    makers[str(update.absolute())]["pid"] = gone.pid
+    running_steps.DVC_WRITES.write_text(json.dumps({"write": makers, "read": {}}))
+    assert named(verified()) == wrong
+
+
+def test_a_step_that_dvc_ran_while_files_were_read_is_left_out(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = path_of("updates", "i0002").as_posix()
+    old, read = output_md5s()[update], HashedFiles.read
+
+    def made_meanwhile(self: HashedFiles, *arguments: Any) -> None:
+        monkeypatch.setattr(HashedFiles, "read", read)
+        replace_output(update, _other(update))
+        read(self, *arguments)
+        lock_says(old, md5_of(Path(update)))
+
+    monkeypatch.setattr(HashedFiles, "read", made_meanwhile)
+    found = verified()
+    assert found.findings == []
+    assert found.notes[0].startswith("update_policy@i0002: ")
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_another_run_in_the_workspace_is_a_finding_and_no_commit(run: Path, fast: bool) -> None:
+    another_run("update_policy", "i0002")
+    found = verified(fast=fast)
+    assert named(found) == ["artifacts/run_info/update_policy/i0002.json"]
+    assert found.notes == []
+    assert found.findings[0].mend.endswith(
+        "dvc checkout artifacts/run_info/update_policy/i0002.json"
+    )
+
+
+def another_run(stage: str, key: str) -> None:
+    """Puts the run_info of a run with other settings in the place of the recorded one."""
+    info = path_of(f"run_info/{stage}", key)
+    replaced_json(info, {**read_json(info), "digest": "0" * 64})
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_nothing_recorded_is_a_finding(run: Path, text: str | None) -> None:
+    for lock in (LOCK_FILE, RESCORES_LOCK_FILE):
+        lock.unlink()
+    if text is not None:
+        LOCK_FILE.write_text(text)
+    [finding] = verified().findings
+    assert (finding.path, finding.found) == ("dvc.lock", "nothing")
+    assert finding.mend.startswith("git checkout dvc.lock; ")
+    shutil.rmtree("artifacts")
+    result = CliRunner().invoke(rollbook, ["verify"])
+    assert result.exit_code == 0
+    assert result.output.strip().endswith(": nothing is recorded")
+
+
+def test_a_lock_file_that_names_less_than_git_has_is_a_finding(run: Path) -> None:
+    for command in (["init", "-q"], ["add", "dvc.lock", "rescores/dvc.lock"]):
+        subprocess.run(["git", *command], check=True)
+    author = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *author, "commit", "-qm", "Ran"], check=True)
+    assert verified(fast=True).findings == []
+    text = LOCK_FILE.read_text()
+    LOCK_FILE.write_text(text[: text.index("  update_policy@i0001:")])
+    [finding] = verified(fast=True).findings
+    assert (finding.path, finding.mend) == ("dvc.lock", "git checkout dvc.lock")
+    whole, cut = int(finding.expected.split()[0]), int(finding.found.split()[0])
+    assert whole - cut == len([path for path in read_lock(text) if path not in output_md5s()])
+    RESCORES_LOCK_FILE.unlink()
+    LOCK_FILE.write_text(text)
+    assert named(verified(fast=True)) == ["rescores/dvc.lock"]
+
+
+def test_artifacts_that_no_lock_file_names_are_noted(run: Path) -> None:
+    path = path_of("scores", "i0002")
+    shutil.copy(path, path.with_stem("i0009"))
+    found = verified(fast=True)
+    assert (found.findings, len(found.notes)) == ([], 1)
+    assert found.notes[0].startswith("artifacts/scores/i0009.parquet: in no lock file")
+
+
+def read_lock(text: str) -> dict[str, str]:
+    """What a lock file of this text names."""
+    Path("lock").write_text(text)
+    return output_md5s(Path("lock"))
 
 
 def test_sealed_and_pruned(run: Path) -> None:
@@ -338,17 +450,14 @@ def test_sealed_and_pruned(run: Path) -> None:
 def test_the_command_names_file_fault_and_mend(run: Path) -> None:
     done = CliRunner().invoke(rollbook, ["verify", "--fast"])
     assert done.exit_code == 0
-    assert "nothing hashed" in done.output
+    assert "contents not hashed" in done.output
     assert done.output.strip().endswith(": all as recorded")
     path = "artifacts/rollouts/i0002.parquet"
     replace_output(path, _other(path))
     result = CliRunner().invoke(rollbook, ["verify", "--fast"])
     assert result.exit_code == 1
     assert result.output.startswith(f"{path}: holds rollouts i0001, another key than i0002\n")
-    assert (
-        f"  mend: `git log -p dvc.lock` shows the md5 it had; with that back in place, rm -rf {path} &&"
-        in result.output
-    )
+    assert f"\n  mend: rm -rf {path} && dvc checkout {path}\n" in result.output
     assert result.output.strip().endswith(": 1 finding")
     facts = json.loads(CliRunner().invoke(rollbook, ["verify", "--fast", "--json"]).output)
     assert facts["clean"] is False

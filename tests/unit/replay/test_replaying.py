@@ -6,6 +6,7 @@ The reward file was edited after its commit, so its code is the commit's with th
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import shutil
 import sys
@@ -21,13 +22,15 @@ from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.cli.replay import FOLDER
 from pipeline.dvc_cache import cached_path
 from pipeline.errors import ArtifactError, RollbookError
-from pipeline.lock_entries import read_entries
+from pipeline.lock_entries import Entry, read_entries
 from pipeline.lock_text import HEAD, entries_of, lock_of
 from pipeline.params import read_params
 from pipeline.plan import PLAN_FILE, make_plan
 from pipeline.replay.programs import output_of
 from pipeline.replay.running import FOLDER as SCRATCH_FOLDER
+from pipeline.replay.running import Replayer
 from pipeline.replay.stored import StoredArtifacts, dvc_md5
+from pipeline.replay.verdict import StepVerdict
 from pipeline.sealed import files_of
 from pipeline.sealing import Sealing, definitions_of
 from tests.e2e.projects import commit, git
@@ -43,6 +46,7 @@ def short(completions, **columns):
     return [1.0 if len(c[0]["content"]) <= LIMIT else 0.0 for c in completions]
 '''
 SCORE = "score_rollouts@i0001"
+STEPS = f"prepare_data@i0000, {SCORE}"
 SCORES = path_of("scores", "i0001")
 
 
@@ -129,6 +133,8 @@ def test_all_steps_are_identical_and_nothing_changes(
     assert result.exit_code == 0, result.output
     assert _files(copy) == before
     assert not SCRATCH_FOLDER.exists()
+    assert "1 of 2: prepare_data@i0000: identical, " in result.output
+    assert f"2 of 2: {SCORE}: identical, " in result.output
     assert "2 steps: 2 identical" in result.output
     assert "track_iteration" in result.output
     assert git(copy, "status", "--short") == " M replayed_helper.py\n?? dvc.lock\n"
@@ -157,7 +163,9 @@ def test_a_value_tampered_with_is_found_by_row_and_column(copy: Path) -> None:
     pq.write_table(table.set_column(place, "reference_answer", answers), prompts)
     result = replay(SCORE)
     assert result.exit_code == 1
-    assert "the workspace (one file with DVC's cache) holds something else" in result.output
+    said = "the workspace (one file with DVC's cache) holds something else than was recorded"
+    assert f"different: the replay made what was recorded, but {said}" in result.output
+    assert "; `rollbook verify` says what restores it" in result.output
     assert (
         f"rollout_id {identity}, reward: 0.25 instead of 0.0; 1 of 8 rows differ" in result.output
     )
@@ -180,6 +188,7 @@ def test_other_code_and_the_recorded_one(copy: Path) -> None:
     found = verdict(SCORE)
     assert found["outcome"] == "identical"
     assert found["code"].endswith("with the recorded patch")
+    assert f"ran code and params.yaml of {found['code']}\n" in result.output
     assert found["code_since"] == ["code replayed_helper.py: changed"]
 
     other = replay(SCORE, "--with-code", "HEAD")
@@ -243,7 +252,8 @@ def test_what_is_not_within_reach_is_named(copy: Path) -> None:
     _loses(rollouts)
     result = replay(SCORE)
     assert result.exit_code == 2
-    assert f"{rollouts}: neither the workspace nor DVC's cache nor a remote has it" in result.output
+    assert f"{rollouts}: neither the workspace nor DVC's cache has it" in result.output
+    assert "and no remote gives it: nothing can be fetched: " in result.output
     assert f"`dvc pull {rollouts}`" in result.output
     assert verdict(SCORE)["outcome"] == "not replayed"
 
@@ -258,7 +268,7 @@ def test_an_input_changed_in_both_places_is_refused(copy: Path) -> None:
     result = replay(SCORE)
     assert result.exit_code == 2
     assert "other bytes than were recorded" in result.output
-    assert "in the workspace and DVC's cache, and no remote has the right ones" in result.output
+    assert "in the workspace and DVC's cache, and no remote gives the right ones: " in result.output
 
 
 def test_changed_settings_without_the_commit_they_ran_with(copy: Path) -> None:
@@ -280,6 +290,63 @@ def test_a_failing_program_is_quoted(project: Path) -> None:
     assert str(caught.value) == "no such luck\nhint: none"
 
 
+def test_what_a_library_says_at_exit_does_not_hide_the_error(project: Path) -> None:
+    leaks = "".join(f"print(' - leaked function {n}', file=sys.stderr); " for n in range(20))
+    error = "print('\\nmeasure@i0001: no such device\\n  hint: cpu', file=sys.stderr); "
+    begin, end = "import sys; ", "sys.exit(1)"
+    library = "print('nanobind: leaked 20 functions!', file=sys.stderr); "
+    for code, name in (
+        (error + library + leaks, "measure"),
+        (error + library + leaks, ""),
+        (error + leaks, "measure"),
+    ):
+        with pytest.raises(RollbookError, match=r"^measure@i0001: no such device\nhint: cpu"):
+            output_of([sys.executable, "-c", begin + code + end], project, name)
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; steps that have a verdict: 1"),
+        (OSError(errno.EROFS, "Read-only file system", "x"), 2, "x: cannot be written"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 2, "run the same command again"),
+        (ValueError("not expected"), 2, "not expected"),
+    ],
+)
+def test_what_is_cut_off_keeps_what_it_has(
+    copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_by: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    once = Replayer.replay
+
+    def replay_one(self: Replayer, entry: Entry) -> StepVerdict:
+        if entry.key == "i0001":
+            raise stopped_by
+        return once(self, entry)
+
+    monkeypatch.setattr(Replayer, "replay", replay_one)
+    result = replay("--all")
+    assert result.exit_code == code, result.output
+    assert "1 of 2: prepare_data@i0000: identical, " in result.output
+    assert said in result.output
+    content = json.loads((FOLDER / "all.json").read_text())
+    assert [each["step"] for each in content["steps"]] == ["prepare_data@i0000"]
+    assert (content["verdict"], content["exit_code"], content["not_yet"]) == (None, None, [SCORE])
+
+
+def test_a_verdict_that_cannot_be_written_is_shown_and_a_difference_stays_one(copy: Path) -> None:
+    Path("file").touch()
+    identical = replay(SCORE, "--json", "file/verdict.json")
+    assert identical.exit_code == 2
+    assert f"{SCORE}: identical" in identical.output
+    assert "file/verdict.json: cannot be written" in identical.output
+    _tamper(SCORES)
+    assert replay(SCORE, "--json", "file/verdict.json").exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -288,7 +355,14 @@ def test_a_failing_program_is_quoted(project: Path) -> None:
         (["report"], "is not replayed: it sums up"),
         (["track_iteration@i0001"], "rollbook track --rebuild"),
         ([], "say which steps, or --all"),
-        (["--all", SCORE], "say which steps, or --all"),
+        (["--all", SCORE], "say either which steps or --all, not both"),
+        ([""], f"'': names no program; a step is called STAGE or STAGE@K, such as {STEPS}"),
+        (
+            ["@i0001"],
+            f"@i0001: names no program; a step is called STAGE or STAGE@K, such as {SCORE}",
+        ),
+        ([SCORE, "--tolerance", "nan"], "nan is no distance"),
+        ([SCORE, "--tolerance", "inf"], "inf is no distance"),
         ([SCORE, "--rev", "nowhere"], "nowhere"),
         ([SCORE, "--with-code", "nowhere"], "nowhere"),
     ],
@@ -337,10 +411,11 @@ def test_folders_are_put_together_from_the_cache(copy: Path, tmp_path: Path) -> 
     assert dvc_md5(tmp_path / "again") == md5
     damaged = tmp_path / "remote/files/md5" / listing[1]["md5"][:2] / listing[1]["md5"][2:]
     damaged.unlink()
-    with pytest.raises(ArtifactError, match="nor a remote has it"):
+    with pytest.raises(ArtifactError, match=f"lacks 1 of 2 objects: {listing[1]['md5']}"):
         StoredArtifacts(tmp_path / "afresh", True).put(folder.as_posix(), md5, tmp_path / "third")
     damaged.write_text("changed there")
-    with pytest.raises(ArtifactError, match="nor a remote has it"):
+    damaged.chmod(0o444)  # as DVC leaves them; it would remove others that are damaged
+    with pytest.raises(ArtifactError, match="the remote has other bytes than were recorded of 1"):
         StoredArtifacts(tmp_path / "fourth", True).put(folder.as_posix(), md5, tmp_path / "third")
     shutil.copytree(tmp_path / "remote", ".dvc/cache", dirs_exist_ok=True)
 
@@ -408,7 +483,9 @@ def test_steps_of_a_commit_and_of_an_experiment(copy: Path, name: str) -> None:
     assert replay(SCORE).exit_code == 2  # the workspace has no finished step
     [altered] = [each for each in found["outputs"] if each["path"] == SCORES.as_posix()]
     assert altered["recorded"] == altered["replayed"]
-    assert altered["comparison"]["text"].startswith("DVC's cache holds something else")
+    assert altered["comparison"]["text"].startswith(
+        "the replay made what was recorded, but DVC's cache holds something else"
+    )
     content = json.loads((FOLDER / f"{SCORE}.json").read_text())
     assert content["revision"] == f"{name} ({head[:8]})"
 

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -74,7 +75,7 @@ def test_unknown_ids_name_the_nearest(looked_at: Path) -> None:
 
 
 def test_where_nothing_is_it_says_so(project: Path) -> None:
-    with pytest.raises(ArtifactError, match="run from the project's folder"):
+    with pytest.raises(ArtifactError, match="`rollbook pull` brings"):
         found("4a7f")
     with pytest.raises(ArtifactError, match="no rollouts on disk"):
         found("i0001/4a7f")
@@ -108,3 +109,26 @@ def test_names_of_sets_may_hold_slashes(changeable: Path, name: str) -> None:
     over_time = facts_of(whole, over_time=True)
     assert isinstance(over_time, PromptFacts)
     assert [each.evaluation_set for each in over_time.occurrences] == ["heldout", name]
+
+
+def test_a_folder_a_number_and_the_same_end(looked_at: Path) -> None:
+    ids = names()
+    assert found("artifacts/policies/i0002/") == Found("policy", "i0002", "i0002")
+    assert ids["rollout"].endswith("/03") and found(f"{ids['group']}/3").id == ids["rollout"]
+    with pytest.raises(ArtifactError, match="nearest: i0002,"):
+        find("i2", Chain())
+
+
+def test_what_is_recorded_and_not_here_is_pulled(changeable: Path) -> None:
+    """As in a fresh clone, and with only a part of it pulled."""
+    md5s = f"  a:\n    outs:\n    - path: artifacts/policies/i0009\n      md5: {'0' * 32}.dir\n"
+    Path("dvc.lock").write_text(f"stages:\n{md5s}")
+    for whole in (True, False):
+        with pytest.raises(ArtifactError) as error:
+            found("i0009")
+        assert error.value.hint.startswith("`rollbook pull` brings")
+        if whole:
+            shutil.rmtree("artifacts")
+    with pytest.raises(ArtifactError) as error:
+        found("i0009/")
+    assert error.value.hint.startswith("`rollbook pull` brings")

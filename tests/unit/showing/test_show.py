@@ -16,11 +16,13 @@ from click.testing import CliRunner
 
 from pipeline.artifacts import path_of, read_json, schema_of, write_json, write_table
 from pipeline.cli.main import rollbook
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, RollbookError
+from pipeline.hashing import md5_of
 from pipeline.showing.chain import Chain
 from tests.benchmarks.showing import make_iteration
 from tests.unit.showing.project import ROWS, edit, names
 
+MD5 = "0123456789abcdef" * 2
 ROOT = Path(__file__).parents[3]
 ABSENT = ("torch", "transformers", "datasets", "mlflow", "polars", "pandera", "dvc")
 """Packages that a look must do without."""
@@ -30,7 +32,7 @@ def show(*arguments: str) -> str:
     result = CliRunner().invoke(rollbook, ["show", *arguments])
     if result.exception is not None:
         raise result.exception
-    return result.output
+    return result.stdout
 
 
 def facts(*arguments: str) -> dict[str, Any]:
@@ -199,12 +201,12 @@ def test_a_sealed_and_pruned_iteration(changeable: Path) -> None:
     Path("sealed/i0001-i0001.dvc").touch()
     Path("sealed/i0001-i0001.yaml").write_text(
         "schema: '2.0'\nstages:\n  generate_rollouts@i0001:\n    cmd: x\n    outs:\n"
-        "    - path: artifacts/rollouts/i0001.parquet\n      hash: md5\n      md5: 0123abcd\n      size: 1\n"
+        f"    - path: artifacts/rollouts/i0001.parquet\n      hash: md5\n      md5: {MD5}\n      size: 1\n"
     )
     found = facts(names("i0001")["rollout"])["provenance"]
     assert (found["recipe"], found["sealed"]) == ("older", "i0001-i0001")
     assert "rollbook seal --rebuild i0001" in found["policy_out"]["place"]
-    assert [item["md5"] for item in found["origins"] if "rollouts" in item["path"]] == ["0123abcd"]
+    assert [item["md5"] for item in found["origins"] if "rollouts" in item["path"]] == [MD5]
     policy = facts("i0001")
     assert policy["sealed"] == "i0001-i0001" and policy["previous"]["key"] == "i0000"
     later = facts(names()["rollout"])["provenance"]
@@ -402,3 +404,22 @@ def test_branches_stand_where_their_number_does(changeable: Path) -> None:
     keys = ["i0001", "i0002", "gspo0003"]
     assert [item["iteration"] for item in found["occurrences"]] == keys
     assert Chain().keys == ["i0000", *keys]
+
+
+def test_another_run_than_dvc_lock_names_is_said(changeable: Path) -> None:
+    info = path_of("run_info/update_policy", "i0002")
+    outs = f"  a:\n    outs:\n    - path: {info}\n      md5: {md5_of(info)}\n"
+    Path("dvc.lock").write_text(f"stages:\n{outs}")
+    assert CliRunner().invoke(rollbook, ["show", "i0002"]).stderr == ""
+    Path("dvc.lock").write_text(f"stages:\n{outs.replace(md5_of(info), '0' * 32)}")
+    result = CliRunner().invoke(rollbook, ["show", "i0002", "--json"])
+    assert json.loads(result.stdout)["kind"] == "policy"
+    assert result.stderr.startswith("note: what lies in the workspace of update_policy@i0002 is of")
+    assert CliRunner().invoke(rollbook, ["show", "i0001"]).stderr == ""
+
+
+def test_from_a_folder_below_the_project(looked_at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("artifacts/rollouts")
+    found = CliRunner().invoke(rollbook, ["show", "i0002"]).exception
+    assert isinstance(found, RollbookError)
+    assert f"no params.yaml and no artifacts/ in {Path.cwd()}" in found.message

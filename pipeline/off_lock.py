@@ -1,0 +1,52 @@
+"""What lies in the workspace and is not what the lock files name, such as after `git checkout` without `dvc checkout`.
+
+Seen by run_info, which no two runs of a step have in common and which is small: no table or policy is hashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pipeline.artifacts import ROOT
+from pipeline.hashing import md5_of
+from pipeline.running_steps import dvc_is_at_work, label_of
+from pipeline.sealed import recorded_md5s
+
+RUN_INFO = f"{(ROOT / 'run_info').as_posix()}/"
+SHOWN = 3
+
+
+def off_lock(keys: Collection[str], md5s: Mapping[str, str] | None = None) -> list[str]:
+    """Steps whose run_info in the workspace is of another run than the lock files name.
+
+    Args:
+        keys: iterations to look at.
+        md5s: of outputs by path, as the lock files say them, if they were read.
+
+    Returns:
+        Such as `update_policy@i0001`, in the order of the lock files.
+    """
+    md5s = recorded_md5s() if md5s is None else md5s
+    found = []
+    for path, md5 in md5s.items():
+        file = Path(path)
+        if path.startswith(RUN_INFO) and file.stem in keys and file.is_file():
+            stage, _, rescore = file.parent.relative_to(RUN_INFO).as_posix().partition("/")
+            if md5_of(file) != md5:
+                found.append(label_of(stage, file.stem, rescore))
+    return found
+
+
+def said_of(steps: Collection[str]) -> str:
+    """One line about steps that `off_lock` has found; empty if there are none."""
+    if not steps:
+        return ""
+    more = len(steps) - SHOWN
+    named = ", ".join([*list(steps)[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    if dvc_is_at_work():
+        return f"dvc.lock does not name yet what lies in the workspace of {named}: DVC is at work"
+    return (
+        f"what lies in the workspace of {named} is of another run than dvc.lock names; "
+        "`dvc checkout` puts that in its place, `dvc commit` records what lies here"
+    )

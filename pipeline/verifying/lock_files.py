@@ -1,0 +1,51 @@
+"""Whether the lock files themselves are whole: against what git has of them, and against what lies in artifacts/."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from pipeline.artifacts import ROOT
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
+from pipeline.hashing import files_in
+from pipeline.lineage import git_says
+from pipeline.sealed import FOLDER, sealed_md5s
+from pipeline.stored_revisions import revision_of
+from pipeline.verifying.finding import Finding
+
+SHOWN = 3
+
+
+def lock_findings(named: Collection[str]) -> Iterator[Finding]:
+    """Lock files that name less than they should: cut off between two entries, emptied, or taken away.
+
+    Args:
+        named: paths of all outputs that they and sealed parts name.
+    """
+    for file, committed in _committed():
+        if lost := [path for path in committed if path not in named]:
+            kept = len(committed) - len(lost)
+            more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
+            what = (
+                f"names {kept} of the {len(committed)} outputs that it names in git's last commit, and not "
+                f"{', '.join(lost[:SHOWN])}{more}"
+            )
+            numbers = (f"{len(committed)} outputs", f"{kept} outputs")
+            yield Finding(str(file), what, *numbers, f"git checkout {file}")
+            named = {*named, *lost}
+    if not named and (made := files_in(ROOT)):
+        what = f"names no outputs, and {ROOT}/ holds {len(made)} files"
+        mend = (
+            f"git checkout {LOCK_FILE}; where git has none, `dvc repro` makes and records all anew"
+        )
+        yield Finding(str(LOCK_FILE), what, "outputs", "nothing", mend)
+
+
+def _committed() -> Iterator[tuple[Path, Collection[str]]]:
+    """What each lock file, and all of sealed/, names in git's last commit; nothing without git."""
+    if git_says("rev-parse", "--verify", "--quiet", "HEAD^{commit}") is None:
+        return
+    revision = revision_of("HEAD")  # its folder goes when it does
+    for file in (LOCK_FILE, RESCORES_LOCK_FILE):
+        yield file, output_md5s(revision.root / file)
+    yield FOLDER, sealed_md5s(revision.root)
