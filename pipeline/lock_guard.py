@@ -1,14 +1,20 @@
-"""Keeps dvc.lock whole when DVC is killed while writing it.
+"""Keeps what DVC writes readable when it is killed while writing.
 
 DVC rewrites dvc.lock in place, so a kill at that moment leaves it empty or cut off, and the next
 `dvc repro` cannot read it. Every stage keeps a copy as it starts (DVC is not writing then). `check`
 starts one small process that waits for DVC to end and, if the file is not whole, puts the copy back.
 What the copy lacks is at most the last finished stage, which DVC restores from its run cache.
+
+So it is with .dvc/tmp/rwlock, which says what DVC's processes read and write now. Torn, it is removed: it holds
+nothing of a process that has ended. A kill in the moment before the small process exists leaves it torn, and
+`rollbook check` removes it then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import select
 import shutil
@@ -20,11 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.dvc_lock import LOCK_FILE, MD5, PIPELINE_FILE
+from pipeline.running_steps import DVC_WRITES
 from pipeline.scratch import SCRATCH
 
 GOOD_COPY = SCRATCH / "dvc.lock"
 WRITING_SECONDS = 10.0
 """DVC needs less to write the largest file that was seen."""
+DVC_WRITES_LOCK = DVC_WRITES.with_suffix(".lock")
+"""DVC holds it, as `flock`, while it reads and writes DVC_WRITES."""
+ATTEMPTS, PAUSE_SECONDS = 50, 0.1
 
 
 def watch_parent() -> None:
@@ -57,6 +67,24 @@ def repair() -> bool:
     shutil.copyfile(GOOD_COPY, temporary)
     temporary.replace(LOCK_FILE)
     return True
+
+
+def remove_torn_rwlock() -> bool:
+    """Removes .dvc/tmp/rwlock if DVC could not read it and is not writing it. Returns whether it did."""
+    if not _is_torn(DVC_WRITES):
+        return False
+    for _ in range(ATTEMPTS):
+        try:
+            with DVC_WRITES_LOCK.open("a") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if torn := _is_torn(DVC_WRITES):
+                    DVC_WRITES.unlink()
+                return torn
+        except BlockingIOError:  # another DVC is at it
+            time.sleep(PAUSE_SECONDS)
+        except OSError:
+            break
+    return False
 
 
 def current_stages() -> Mapping[str, Any]:
@@ -107,6 +135,16 @@ def _is_complete(entry: Any, declared: Mapping[str, Any]) -> bool:
     return len(outputs) >= wanted and all(hashed)
 
 
+def _is_torn(file: Path) -> bool:
+    if not file.exists():
+        return False
+    try:
+        json.loads(_text(file))
+    except ValueError:
+        return True
+    return False
+
+
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
@@ -140,4 +178,5 @@ def _wait_for_end(pid: int) -> None:
 
 if __name__ == "__main__":
     _wait_for_end(int(sys.argv[1]))
+    remove_torn_rwlock()
     repair()

@@ -1,5 +1,7 @@
-"""dvc.lock after a kill: empty, cut off anywhere, or whole. Whatever DVC could not read is put back."""
+"""What a killed DVC leaves: dvc.lock empty, cut off anywhere, or whole, and its rwlock. All is readable again."""
 
+import fcntl
+import json
 import subprocess
 import sys
 import time
@@ -95,3 +97,51 @@ def test_a_lock_that_shrank_before_the_run_is_left_alone(
     lock.unlink()
     lock_guard.watch_parent()
     assert not lock_guard.repair() and not lock.exists()
+
+
+RWLOCK = json.dumps({"write": {"/p/plan.json": {"pid": 1, "cmd": "dvc repro"}}, "read": {}})
+
+
+def test_a_torn_rwlock_goes_when_the_process_that_wrote_it_is_killed(project: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as watched:
+        guard = subprocess.Popen([sys.executable, "-m", "pipeline.lock_guard", str(watched.pid)])
+        lock_guard.DVC_WRITES.write_text(RWLOCK[:20])
+        watched.kill()
+    assert guard.wait(timeout=20) == 0
+    assert not lock_guard.DVC_WRITES.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20, len(RWLOCK) - 1])
+def test_dvc_cannot_read_a_torn_rwlock_and_runs_once_it_is_removed(
+    project: Path, kept: int
+) -> None:
+    from dvc.rwlock import RWLockFileCorruptedError, rwlock
+
+    folder = lock_guard.DVC_WRITES.parent.resolve()
+    lock_guard.DVC_WRITES.write_text(RWLOCK[:kept])
+    with (
+        pytest.raises(RWLockFileCorruptedError),
+        rwlock(str(folder), _local(), "dvc repro", [], [str(project / "a")], False),
+    ):
+        pass
+    assert lock_guard.remove_torn_rwlock()
+    with rwlock(str(folder), _local(), "dvc repro", [], [str(project / "a")], False):
+        assert not lock_guard.remove_torn_rwlock()
+        assert json.loads(lock_guard.DVC_WRITES.read_text())["write"]
+
+
+def test_an_rwlock_that_dvc_is_writing_is_left_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_guard, "ATTEMPTS", 2)
+    lock_guard.DVC_WRITES.write_text("")
+    with lock_guard.DVC_WRITES_LOCK.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not lock_guard.remove_torn_rwlock()
+    assert lock_guard.DVC_WRITES.exists()
+
+
+def _local() -> object:
+    from dvc.fs import localfs
+
+    return localfs
