@@ -6,6 +6,7 @@ A step runs while another process holds its lock. What it has made is in dvc.loc
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import time
@@ -68,6 +69,20 @@ def paths_in_the_making() -> set[str]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return set()
     return {path for path, pid in makers.items() if _is_alive(pid)}
+
+
+def has_lost_dvc() -> bool:
+    """Whether the DVC that started this stage program has ended: its parent is none of those that DVC_WRITES names.
+
+    A program starts for half a second before it can ask Linux to die with its parent, and its parent may die in it.
+    """
+    try:
+        held = json.loads(DVC_WRITES.read_text(encoding="utf-8"))
+        makers = [*held["write"].values(), *itertools.chain(*held["read"].values())]
+        pids = {int(maker["pid"]) for maker in makers}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False  # nobody can tell
+    return bool(pids) and os.getppid() not in pids
 
 
 def _is_alive(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline import lock_guard
+
+ROOT = Path(__file__).parents[2]
 
 ENTRY = """  {name}:
     cmd: python -m stages.x --iteration i0001
@@ -139,6 +142,25 @@ def test_an_rwlock_that_dvc_is_writing_is_left_alone(
         fcntl.flock(held, fcntl.LOCK_EX)
         assert not lock_guard.remove_torn_rwlock()
     assert lock_guard.DVC_WRITES.exists()
+
+
+@pytest.mark.parametrize("section", ["write", "read"])
+def test_a_stage_whose_dvc_is_gone_ends_before_it_starts_anything(
+    project: Path, section: str
+) -> None:
+    """DVC was killed while Python was starting: what the stage then has for a parent may never end."""
+    of_another = {"pid": 2**22 + 1, "cmd": "dvc repro"}
+    own = {"pid": os.getpid(), "cmd": "dvc repro"}
+    for maker, goes_on in ((of_another, False), (own, True)):
+        named = {"write": {"/p": maker}} if section == "write" else {"read": {"/p": [maker]}}
+        lock_guard.DVC_WRITES.write_text(json.dumps({"write": {}, "read": {}} | named))
+        ended = subprocess.run(
+            [sys.executable, "-m", "stages.report", "--help"],
+            env={**os.environ, "DVC_STAGE": "report", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert ("has ended" in ended.stderr) != goes_on, ended.stderr
 
 
 def _local() -> object:
