@@ -6,8 +6,10 @@ starts one small process that waits for DVC to end and, if the file is not whole
 What the copy lacks is at most the last finished stage, which DVC restores from its run cache.
 
 So it is with .dvc/tmp/rwlock, which says what DVC's processes read and write now. Torn, it is removed: it holds
-nothing of a process that has ended. A kill in the moment before the small process exists leaves it torn, and
-`rollbook check` removes it then.
+nothing of a process that has ended. As DVC writes it before it starts `check`, the small process stays for a minute,
+so that a DVC that is started again at once, and killed again, is watched from its first moment.
+
+`rollbook check` does both too, for where everything was killed at once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.dvc_lock import LOCK_FILE, MD5, PIPELINE_FILE
-from pipeline.running_steps import DVC_WRITES
+from pipeline.running_steps import DVC_WRITES, dvc_is_at_work
 from pipeline.scratch import SCRATCH
 
 GOOD_COPY = SCRATCH / "dvc.lock"
@@ -35,6 +37,7 @@ WRITING_SECONDS = 10.0
 DVC_WRITES_LOCK = DVC_WRITES.with_suffix(".lock")
 """DVC holds it, as `flock`, while it reads and writes DVC_WRITES."""
 ATTEMPTS, PAUSE_SECONDS = 50, 0.1
+STAYS_SECONDS = 60.0
 
 
 def watch_parent() -> None:
@@ -44,6 +47,17 @@ def watch_parent() -> None:
         command = [sys.executable, "-m", "pipeline.lock_guard", str(os.getppid())]
         quiet = subprocess.DEVNULL
         subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+
+
+def mend() -> list[Path]:
+    """Makes readable what a killed DVC left unreadable, if no other is at work. Returns the files."""
+    if dvc_is_at_work():
+        return []
+    good = _stages(_text(GOOD_COPY)) or {}
+    # One that is readable and lacks steps of the copy may have been checked out.
+    damaged = LOCK_FILE.exists() and not _is_readable(_text(LOCK_FILE), good)
+    mended = {DVC_WRITES: remove_torn_rwlock(), LOCK_FILE: damaged and repair()}
+    return [file for file, done in mended.items() if done]
 
 
 def remember() -> None:
@@ -110,9 +124,14 @@ def _is_being_written() -> bool:
 
 
 def _is_whole(text: str, good: Mapping[str, Any]) -> bool:
-    """Nothing of the copy is gone, the last line is complete, and new entries say as much as dvc.yaml asks."""
+    """Readable, and nothing of the copy is gone."""
+    return _is_readable(text, good) and (_stages(text) or {}).keys() >= good.keys()
+
+
+def _is_readable(text: str, good: Mapping[str, Any]) -> bool:
+    """The last line is complete, and entries other than the copy's say as much as dvc.yaml asks."""
     stages = _stages(text)
-    if stages is None or not text.endswith("\n") or not stages.keys() >= good.keys():
+    if stages is None or not text.endswith("\n"):
         return False
     declared = _stages(_text(PIPELINE_FILE)) or {}
     return all(
@@ -176,7 +195,24 @@ def _wait_for_end(pid: int) -> None:
     os.close(descriptor)
 
 
+def _stay() -> None:
+    """Removes what is torn until a stage starts, which has a guard of its own, or for a minute from the last time."""
+    copied, until = _changed(GOOD_COPY), time.monotonic() + STAYS_SECONDS
+    while time.monotonic() < until and _changed(GOOD_COPY) == copied:
+        if remove_torn_rwlock():
+            until = time.monotonic() + STAYS_SECONDS
+        time.sleep(PAUSE_SECONDS)
+
+
+def _changed(file: Path) -> int:
+    """When, in nanoseconds; 0: it is not there."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 if __name__ == "__main__":
     _wait_for_end(int(sys.argv[1]))
-    remove_torn_rwlock()
     repair()
+    _stay()

@@ -6,21 +6,21 @@ import click
 
 from pipeline import checking, lock_guard
 from pipeline.params import read_params
-from pipeline.running_steps import DVC_WRITES
 
 
 @click.command()
 def check() -> None:
     """Validate params.yaml and every component, and say what would run again and why.
 
-    Changes nothing, but removes a lock file of DVC's that a kill left unreadable. `dvc repro` does the same
-    checks first, and stops when a change would throw away more finished work than runtime.max_rerun_hours allows.
+    Changes nothing, but mends dvc.lock and a lock file of DVC's where a kill left them unreadable. `dvc repro` does
+    the same checks first, and stops when a change would throw away more finished work than
+    runtime.max_rerun_hours allows.
 
     Example: rollbook check
     """
+    for file in lock_guard.mend():
+        click.echo(f"mended {file}, which a killed DVC had left unreadable", err=True)
     params = read_params()
-    if lock_guard.remove_torn_rwlock():
-        click.echo(f"removed {DVC_WRITES}, which a killed DVC had left unreadable", err=True)
     plan, warnings, found = checking.examine(params)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)

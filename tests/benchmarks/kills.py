@@ -3,7 +3,8 @@
 A run starts with nothing but its settings. It is killed at random moments and started again until it gets through or
 has been killed often enough, then brought to its end, and must be what a run is that nobody disturbed.
 `python -m tests.benchmarks.kills 100` prints the section for a hundred. A thousand take over an hour: finished runs are
-kept below KEPT, and a measurement that was cut off goes on with the next one; delete it to start anew.
+kept below KEPT, and a measurement that was cut off goes on with the next one. Runs of earlier commits are told of beside
+those of the present one, with what they found; delete KEPT to start anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -80,12 +81,12 @@ def report(kills: int = KILLS, processes: int | None = None) -> str:
 
 
 def _runs(task: Callable[[int], Run], kills: int, processes: int) -> list[Run]:
-    """Runs of numbers 0, 1, … until all of them together, kept ones too, were killed often enough."""
-    found = _kept()
+    """Runs of numbers 0, 1, … until those of this commit together, kept ones too, were killed often enough."""
+    found, commit = _kept(), _commit()
     numbers = itertools.count(max(found, default=-1) + 1)
 
     def done() -> int:
-        return sum(len(each.kills) for each in found.values())
+        return sum(len(each.kills) for each in found.values() if each.commit == commit)
 
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
         going: dict[concurrent.futures.Future[Run], int] = {}
@@ -102,8 +103,7 @@ def _runs(task: Callable[[int], Run], kills: int, processes: int) -> list[Run]:
                 write_json(asdict(found[number]), KEPT / f"{number:04d}.json")
                 for fault in found[number].faults:
                     print(fault, file=sys.stderr)
-            faulty = sum(bool(each.faults) for each in found.values())
-            said = f"{done()} kills in {len(found)} runs, {faulty} runs with faults"
+            said = _told(found.values(), commit)
             print(said, file=sys.stderr, flush=True)
     return list(found.values())
 
@@ -134,8 +134,18 @@ def _run(template: Path, expected: dict[str, str], working_seconds: float, numbe
     if not found:
         shutil.rmtree(folder)
     said = [f"run {number}: {each}" for each in found]
-    commit = short(git_says("rev-parse", "HEAD") or "")
-    return Run(kills, time.perf_counter() - started, said, commit)
+    return Run(kills, time.perf_counter() - started, said, _commit())
+
+
+def _commit() -> str:
+    return short(git_says("rev-parse", "HEAD") or "")
+
+
+def _told(runs: Iterable[Run], commit: str) -> str:
+    """How often the runs of a commit were killed, and what that found."""
+    own = [run for run in runs if run.commit == commit]
+    kills, faults = sum(len(run.kills) for run in own), sum(len(run.faults) for run in own)
+    return f"{kills:,} kills in {len(own)} runs of {commit}, {faults} faults"
 
 
 def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
@@ -149,15 +159,15 @@ def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
         ["running at that moment", "stage killed", "DVC killed"],
         [[each, *(str(counts[each, victim]) for victim in ("stage", "DVC"))] for each in places],
     )
-    faulty = [fault for run in runs for fault in run.faults]
+    faulty = [f"{run.commit}, {fault}" for run in runs for fault in run.faults]
     seconds = [run.seconds for run in runs]
     lines = [f"- {' '.join(fault.split())}" for fault in faulty[:SHOWN_FAULTS]]
     listed = "\n".join(["", "", *lines] if lines else [])
-    commits = ", ".join(dict.fromkeys(run.commit for run in runs))
+    commits = "; ".join(_told(runs, each) for each in dict.fromkeys(run.commit for run in runs))
     return (
-        f"## Random kills\n\n{len(kills):,} kills with SIGKILL in {len(runs)} runs of one small iteration from "
-        f"nothing, each then brought to its end; code of {commits}. Faults: {len(faulty)}. Compared are "
-        "the md5s of all outputs but run_info with those of a run that nobody disturbed, what is left behind, "
+        "## Random kills\n\nKills with SIGKILL in runs of one small iteration from nothing, each then brought to its "
+        f"end, by commit of the code: {commits}. Compared are the md5s of all outputs but run_info with those of a run "
+        "that nobody disturbed, what is left behind, "
         f"`rollbook verify`, and what a second `dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, "
         f"killed {len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included."
         f"\n\n{table}{listed}"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,9 @@ def test_the_guard_repairs_when_the_process_it_watches_is_killed(project: Path) 
         lock.write_text(WHOLE[:100])
         assert guard.poll() is None
         watched.kill()
-    assert guard.wait(timeout=20) == 0
-    assert lock.read_text() == WHOLE
+    _wait(lambda: lock.read_text() == WHOLE)
+    guard.kill()
+    guard.wait()
 
 
 def test_a_lock_that_shrank_before_the_run_is_left_alone(
@@ -105,13 +107,60 @@ def test_a_lock_that_shrank_before_the_run_is_left_alone(
 RWLOCK = json.dumps({"write": {"/p/plan.json": {"pid": 1, "cmd": "dvc repro"}}, "read": {}})
 
 
-def test_a_torn_rwlock_goes_when_the_process_that_wrote_it_is_killed(project: Path) -> None:
+@pytest.fixture
+def guard_process(project: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A guard whose DVC has been killed and that stays."""
+    lock_guard.GOOD_COPY.parent.mkdir(parents=True, exist_ok=True)
+    lock_guard.GOOD_COPY.write_text(WHOLE)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as watched:
         guard = subprocess.Popen([sys.executable, "-m", "pipeline.lock_guard", str(watched.pid)])
         lock_guard.DVC_WRITES.write_text(RWLOCK[:20])
         watched.kill()
-    assert guard.wait(timeout=20) == 0
-    assert not lock_guard.DVC_WRITES.exists()
+    yield guard
+    guard.kill()
+    guard.wait()
+
+
+def test_a_torn_rwlock_goes_when_the_process_that_wrote_it_is_killed_and_when_the_next_is(
+    guard_process: subprocess.Popen[bytes],
+) -> None:
+    for _ in range(2):
+        _wait(lambda: not lock_guard.DVC_WRITES.exists())
+        assert guard_process.poll() is None
+        lock_guard.DVC_WRITES.write_text("")  # a DVC killed before it has started `check`
+    _wait(lambda: not lock_guard.DVC_WRITES.exists())
+
+
+def test_a_guard_that_stays_goes_when_another_stage_starts(
+    guard_process: subprocess.Popen[bytes],
+) -> None:
+    _wait(lambda: not lock_guard.DVC_WRITES.exists())
+    Path("dvc.lock").write_text(WHOLE)
+    lock_guard.remember()
+    assert guard_process.wait(timeout=20) == 0
+
+
+def test_check_mends_what_a_kill_of_everything_at_once_leaves(project: Path) -> None:
+    Path("dvc.yaml").write_text(DECLARED)
+    lock = Path("dvc.lock")
+    lock.write_text(HEAD + ENTRY.format(name="rollouts"))
+    lock_guard.remember()
+    for torn in ("", WHOLE[:-20]):
+        lock.write_text(torn)
+        lock_guard.DVC_WRITES.write_text("")
+        assert lock_guard.mend() == [lock_guard.DVC_WRITES, lock]
+        assert lock.read_text() == HEAD + ENTRY.format(name="rollouts")
+        assert not lock_guard.mend()
+
+
+def test_check_leaves_a_lock_alone_that_was_checked_out(project: Path) -> None:
+    Path("dvc.yaml").write_text(DECLARED)
+    Path("dvc.lock").write_text(WHOLE)
+    lock_guard.remember()
+    Path("dvc.lock").write_text(HEAD + ENTRY.format(name="rollouts"))
+    assert not lock_guard.mend()
+    Path("dvc.lock").unlink()
+    assert not lock_guard.mend()
 
 
 @pytest.mark.parametrize("kept", [0, 1, 20, len(RWLOCK) - 1])
@@ -161,6 +210,13 @@ def test_a_stage_whose_dvc_is_gone_ends_before_it_starts_anything(
             text=True,
         )
         assert ("has ended" in ended.stderr) != goes_on, ended.stderr
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def _local() -> object:
