@@ -3,8 +3,8 @@
 A run starts with nothing but its settings. It is killed at random moments and started again until it gets through or
 has been killed often enough, then brought to its end, and must be what a run is that nobody disturbed.
 `python -m tests.benchmarks.kills 100` prints the section for a hundred. A thousand take over an hour: finished runs are
-kept below KEPT, and a measurement that was cut off goes on with the next one. Runs of earlier commits are told of beside
-those of the present one, with what they found; delete KEPT to start anew.
+kept below KEPT, and a measurement that was cut off goes on with the next one. Runs of earlier commits are told of
+beside those of the present one, with what they found; delete KEPT to start anew.
 """
 
 from __future__ import annotations
