@@ -48,7 +48,7 @@ def socket_of(dvc: int) -> Path:
 
 def start_server() -> None:
     """Starts the fork server of the DVC process that runs this program, if there is none; it ends with DVC."""
-    if sys.platform != "linux" or not _is_stage_of_dvc():
+    if sys.platform != "linux" or not _is_served():
         return
     dvc = os.getppid()
     with contextlib.suppress(OSError), _new_log(dvc) as log:
@@ -72,7 +72,7 @@ def run_forked() -> None:
 
     Returns if DVC did not start it or there is no server.
     """
-    if not _is_stage_of_dvc():
+    if not _is_served():
         return
     for number in STANDARD_FILES:
         try:
@@ -114,11 +114,19 @@ def is_fork() -> bool:
     return sys.orig_argv[1:3] == ["-m", MODULE]
 
 
-def _is_stage_of_dvc() -> bool:
+def is_started_by_dvc() -> bool:
     """Whether this process is what DVC started: `python -m stages.<name>`, and not a fork or a worker of such."""
+    return "DVC_STAGE" in os.environ and _program().startswith("stages.")
+
+
+def _is_served() -> bool:
+    return is_started_by_dvc() and _program() not in UNSERVED
+
+
+def _program() -> str:
+    """The module that this process was started with; empty if with none."""
     option, module, *_ = [*sys.orig_argv[1:3], "", ""]
-    served = module.startswith("stages.") and module not in UNSERVED
-    return "DVC_STAGE" in os.environ and option == "-m" and served
+    return module if option == "-m" else ""
 
 
 def _pass_on(connection: socket.socket, number: int) -> None:

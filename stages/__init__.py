@@ -3,14 +3,14 @@
 import os
 import sys
 
-from pipeline.fork_client import run_forked
+from pipeline.fork_client import is_started_by_dvc, run_forked
 from pipeline.lean_imports import import_pandera
 from pipeline.process import die_with_parent
 from pipeline.running_steps import has_lost_dvc
 
 if "DVC_STAGE" in os.environ:  # before anything that takes time: DVC may be killed at any moment
     die_with_parent()
-    if has_lost_dvc():
+    if is_started_by_dvc() and has_lost_dvc():
         sys.exit("the DVC that started this program has ended")
     run_forked()
 try:

@@ -210,6 +210,12 @@ def test_a_stage_whose_dvc_is_gone_ends_before_it_starts_anything(
             text=True,
         )
         assert ("has ended" in ended.stderr) != goes_on, ended.stderr
+        # What a stage starts, and what a fork server forks, has another parent and is none of DVC's.
+        subprocess.run(
+            [sys.executable, "-c", "import stages"],
+            env={**os.environ, "DVC_STAGE": "report", "PYTHONPATH": str(ROOT)},
+            check=True,
+        )
 
 
 def _wait(until: Callable[[], bool]) -> None:
