@@ -30,7 +30,7 @@ from pipeline.hashing import short
 from pipeline.lineage import git_says
 from pipeline.scratch import SCRATCH
 from tests.benchmarks.tables import markdown
-from tests.e2e.kills import NOT_IN_A_STAGE, Kill, faults, kill_once
+from tests.e2e.kills import NOT_IN_A_STAGE, Kill, faults, kill_once, mend
 from tests.e2e.projects import ROOT, make_project, output_hashes, repro
 
 KILLS = 1000
@@ -51,12 +51,14 @@ class Run:
         seconds: in all.
         faults: what was not as in the undisturbed run, in the end.
         commit: of the code that ran.
+        mended: times that DVC could not have read its rwlock, and `rollbook check` mended it.
     """
 
     kills: Sequence[Kill]
     seconds: float
     faults: Sequence[str]
     commit: str
+    mended: int = 0
 
 
 def report(kills: int = KILLS, processes: int | None = None) -> str:
@@ -114,13 +116,13 @@ def _kept() -> dict[int, Run]:
     for file in sorted(KEPT.glob("*.json")):
         said = json.loads(file.read_text(encoding="utf-8"))
         kills = [Kill(**each) for each in said["kills"]]
-        found[int(file.stem)] = Run(kills, said["seconds"], said["faults"], said["commit"])
+        found[int(file.stem)] = Run(**{**said, "kills": kills})
     return found
 
 
 def _run(template: Path, expected: dict[str, str], working_seconds: float, number: int) -> Run:
     chance, folder = random.Random(f"{SEED}/{number}"), template.parent / f"run-{number}"
-    started, kills, found = time.perf_counter(), list[Kill](), list[str]()
+    started, mended, kills, found = time.perf_counter(), 0, list[Kill](), list[str]()
     shutil.copytree(template, folder, symlinks=True)
     try:
         while len(kills) < KILLS_PER_RUN:
@@ -128,13 +130,14 @@ def _run(template: Path, expected: dict[str, str], working_seconds: float, numbe
             if kill is None:
                 break
             kills.append(kill)
+            mended += mend(folder)
         found += faults(folder, expected)
     except AssertionError as error:
         found.append(str(error))
     if not found:
         shutil.rmtree(folder)
     said = [f"run {number}: {each}" for each in found]
-    return Run(kills, time.perf_counter() - started, said, _commit())
+    return Run(kills, time.perf_counter() - started, said, _commit(), mended)
 
 
 def _commit() -> str:
@@ -145,7 +148,8 @@ def _told(runs: Iterable[Run], commit: str) -> str:
     """How often the runs of a commit were killed, and what that found."""
     own = [run for run in runs if run.commit == commit]
     kills, faults = sum(len(run.kills) for run in own), sum(len(run.faults) for run in own)
-    return f"{kills:,} kills in {len(own)} runs of {commit}, {faults} faults"
+    mended = sum(run.mended for run in own)
+    return f"{kills:,} kills in {len(own)} runs of {commit}, {faults} faults, {mended} mended"
 
 
 def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
@@ -169,7 +173,8 @@ def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
         f"end, by commit of the code: {commits}. Compared are the md5s of all outputs but run_info with those of a run "
         "that nobody disturbed, what is left behind, "
         f"`rollbook verify`, and what a second `dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, "
-        f"killed {len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included."
+        f"killed {len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included. Mended: "
+        "a kill before the first `check` of a project tore DVC's rwlock, and `rollbook check` ran once before `dvc repro`."
         f"\n\n{table}{listed}"
     )
 

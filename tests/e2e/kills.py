@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from pipeline.atomic import TEMPORARY_PREFIX
 from pipeline.dvc_lock import output_md5s
 from pipeline.lock_text import entries_of, without
+from pipeline.running_steps import DVC_WRITES
 from pipeline.scratch import SCRATCH
 from tests.e2e.projects import environment, output_hashes, repro, run, stages_run
 
@@ -26,6 +28,7 @@ STARTING_SHARE = 1 / 3
 """Of the kills: so many while DVC starts or `check` runs, the others from then on."""
 LOG = Path(".dvc/tmp/repro.log")
 PROGRAM = re.compile(r"\bstages\.(\w+)")
+GUARD_SECONDS = 5.0
 NOT_IN_A_STAGE = "no stage: DVC loads, hashes, caches, or writes dvc.lock"
 
 
@@ -75,6 +78,31 @@ def kill_once(
         said = (folder / LOG).read_text(encoding="utf-8", errors="replace")
         assert process.returncode == 0, f"`dvc repro` failed by itself:\n{said[-4000:]}"
         return None
+
+
+def mend(folder: Path) -> bool:
+    """Does what README says where DVC could not read its own rwlock: `rollbook check`. Returns whether it had to.
+
+    Only a kill before any `check` has run leaves it so; else the guard removes it, and gets a moment for that.
+    """
+    deadline = time.monotonic() + GUARD_SECONDS
+    while _is_torn(folder / DVC_WRITES):
+        if time.monotonic() > deadline:
+            said = run(folder, "rollbook", "check").stderr
+            assert f"mended {DVC_WRITES}" in said, said
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _is_torn(file: Path) -> bool:
+    try:
+        json.loads(file.read_text())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
 def faults(folder: Path, expected: dict[str, str]) -> list[str]:

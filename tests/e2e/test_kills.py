@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kills import faults, forget, kill_once
+from tests.e2e.kills import faults, forget, kill_once, mend
 from tests.e2e.projects import output_hashes, repro
 
 pytestmark = pytest.mark.e2e
@@ -20,6 +20,7 @@ def test_a_killed_run_ends_with_the_same_bytes_as_an_undisturbed_one(
     while len(victims) < KILLS:
         if (kill := kill_once(copy, chance)) is not None:
             victims.append(kill.victim)
+            mend(copy)
         else:
             assert faults(copy, expected) == []
             forget(copy, "i0002")

@@ -60,11 +60,14 @@ def test_a_name_that_is_none_runs_nothing(report: Path) -> None:
 def test_faults_after_kills_are_named() -> None:
     kills = [Kill("stage", "check"), Kill("DVC", "check"), Kill("DVC", NOT_IN_A_STAGE)]
     runs = [
-        Run(kills, 9.0, [], "c0ffee"),
+        Run(kills, 9.0, [], "c0ffee", 1),
         Run(kills[:1], 5.0, [], "c0ffee"),
         Run(kills[2:], 5.0, ["run 1: artifacts/x:\n md5 1, undisturbed 2"], "0ddba1"),
     ]
     section = kills_section(runs, undisturbed_seconds=4.0)
-    assert "4 kills in 2 runs of c0ffee, 0 faults; 1 kills in 1 runs of 0ddba1, 1 faults" in section
+    assert (
+        "4 kills in 2 runs of c0ffee, 0 faults, 1 mended; 1 kills in 1 runs of 0ddba1, 1 faults"
+        in section
+    )
     assert "| check | 2 | 1 |" in section and f"| {NOT_IN_A_STAGE} | 0 | 2 |" in section
     assert section.endswith("- 0ddba1, run 1: artifacts/x: md5 1, undisturbed 2")
