@@ -173,8 +173,9 @@ def section(runs: Sequence[Run], undisturbed_seconds: float) -> str:
         f"end, by commit of the code: {commits}. Compared are the md5s of all outputs but run_info with those of a run "
         "that nobody disturbed, what is left behind, "
         f"`rollbook verify`, and what a second `dvc repro` runs. Undisturbed a run takes {undisturbed_seconds:.0f} s, "
-        f"killed {len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included. Mended: "
-        "a kill before the first `check` of a project tore DVC's rwlock, and `rollbook check` ran once before `dvc repro`."
+        f"killed {len(kills) / len(runs):.0f} times {statistics.median(seconds):.0f} s (median), all checks included. "
+        "Mended: a kill before the first `check` of a project tore DVC's rwlock, and `rollbook check` ran once before "
+        "`dvc repro`."
         f"\n\n{table}{listed}"
     )
 
