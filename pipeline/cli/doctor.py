@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.console import WIDTH_IN_FILES
-from pipeline.config import PARAMS_FILE
+from pipeline.cli.console import WIDTH_IN_FILES, note_off_lock, refuse_elsewhere
+from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.errors import ArtifactError
 from pipeline.params import read_params
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
     if listed:
         _list(as_json)
         return
+    refuse_elsewhere()
     from pipeline.lean_imports import import_numpy_alone, settle_without_pandas
 
     started = time.perf_counter()
@@ -56,10 +58,14 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
     params = read_params()
     if all(check.path is None for check in params.doctor):  # one of the user's may bring pandas
         settle_without_pandas()
+    from pipeline.ancestry import EMPTY, GET
     from pipeline.doctor.diagnosis import diagnosis_of
     from pipeline.doctor.finding import at_least
 
     found = diagnosis_of(params, chain)
+    if not (found.iterations or found.base):
+        raise ArtifactError(EMPTY, GET)
+    note_off_lock({BASE_KEY, *found.iterations})
     seconds = time.perf_counter() - started
     if as_json:
         click.echo(json.dumps({**found.to_dict(), "seconds": round(seconds, 3)}, indent=1))
@@ -72,16 +78,31 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
 def _show(found: Diagnosis, seconds: float) -> None:
     for finding in found.findings:
         click.echo("\n".join(_lines(finding)))
+    for conflict in found.conflicts:
+        click.echo(f"suggestions differ: {conflict}")
     if found.missing:
         click.echo(
-            f"not on this machine, and not looked at: {found.missing[0]}"
-            + (f" and {len(found.missing) - 1} more" if len(found.missing) > 1 else "")
-            + "; `rollbook pull` brings them"
+            f"not on this machine, and not looked at: {_first_of(found.missing)}; `rollbook pull` brings what was made"
         )
-    count = len(found.iterations)
-    of = f" ({found.iterations[0]}–{found.iterations[-1]})" if count > 1 else ""
-    looked = f"{len(found.checks)} checks of {_counted(count, 'iteration')}{of}, in {seconds:.1f} s"
+    if found.outdated:
+        click.echo(
+            f"of other rollouts than lie here, and not looked at: {_first_of(found.outdated)}; `dvc repro` makes them "
+            "again"
+        )
+    looked = f"{len(found.checks)} checks of {_looked_at(found)}, in {seconds:.1f} s"
     click.echo(f"{looked}: {_verdict(found.findings)}")
+
+
+def _looked_at(found: Diagnosis) -> str:
+    count = len(found.iterations)
+    if not count:
+        return "what is there before training"
+    of = f" ({found.iterations[0]}–{found.iterations[-1]})" if count > 1 else ""
+    return f"{_counted(count, 'iteration')}{of}"
+
+
+def _first_of(paths: Sequence[str]) -> str:
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def _lines(finding: Finding) -> Iterator[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.config import Params
 from pipeline.doctor.checks.base import Check
+from pipeline.doctor.conflicts import Conflict, conflicts_of
 from pipeline.doctor.finding import GRADES, Finding
 from pipeline.doctor.readings import Readings, readings_of
 from pipeline.errors import RollbookError
@@ -26,12 +27,21 @@ class Diagnosis:
         checks: names of the checks that were asked.
         findings: the worst first, within a grade in the order of the chain.
         missing: tables that are not on this machine, so that checks that need them said nothing.
+        outdated: scores of other rollouts than those on disk, so that checks said nothing of them either.
+        base: whether data, or an evaluation of the base policy, were there to look at.
     """
 
     iterations: Sequence[str]
     checks: Sequence[str]
     findings: Sequence[Finding]
     missing: Sequence[str]
+    outdated: Sequence[str] = ()
+    base: bool = False
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """Settings that several findings would change, each to another number."""
+        return conflicts_of(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
@@ -39,7 +49,9 @@ class Diagnosis:
             "iterations": list(self.iterations),
             "checks": list(self.checks),
             "findings": [finding.to_dict() for finding in self.findings],
+            "conflicts": [asdict(conflict) for conflict in self.conflicts],
             "missing": list(self.missing),
+            "outdated": list(self.outdated),
         }
 
 
@@ -61,7 +73,8 @@ def diagnosis_of(params: Params, chain: str = "") -> Diagnosis:
     checks, run = checks_of(params), readings_of(params, chain)
     found = [finding for check in checks for finding in _asked(check, run)]
     found.sort(key=lambda each: (-GRADES.index(each.grade), list(each.iterations)[:1], each.check))
-    return Diagnosis(run.keys, [check.name for check in checks], found, run.missing)
+    names = [check.name for check in checks]
+    return Diagnosis(run.keys, names, found, run.missing, run.outdated, run.has_base)
 
 
 def checks_of(params: Params) -> list[Check]:

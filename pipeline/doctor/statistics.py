@@ -62,6 +62,16 @@ def same_pairs(answers: IntArray, groups: IntArray) -> FloatArray:
     return shares
 
 
+def first_and_last(
+    items: Sequence[Item], share: float = 1 / 3
+) -> tuple[Sequence[Item], Sequence[Item]]:
+    """The first and the last part of a chain, at least one of each; empty parts if there are not two."""
+    if len(items) < 2:
+        return [], []
+    count = max(1, int(len(items) * share))
+    return items[:count], items[-count:]
+
+
 def successive(items: Sequence[Item], flagged: Sequence[bool], least: int) -> list[Item]:
     """Items that are flagged, in stretches of at least `least` neighbours."""
     return [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from pipeline.artifacts import path_of, schema_of, write_json, write_table
 from pipeline.config import Params
@@ -49,7 +52,7 @@ def store(
     texts: Sequence[Sequence[str]] | None = None,
     components: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
     logged: Mapping[str, float] | None = None,
-    cut: bool = False,
+    cut: Sequence[bool] = (False,),
     likelihood: float | None = None,
     references: Sequence[str] = (),
 ) -> None:
@@ -61,7 +64,7 @@ def store(
         texts: likewise; default: all different.
         components: rewards of functions by label; default: all of the reward is that of `numeric_answer`.
         logged: further columns of the scores, the same for every answer.
-        cut: whether the answers were cut off.
+        cut: whether answers were cut off, by their place in a group; one for all.
         likelihood: of each whole answer; default: that of its builder.
         references: answers of the prompts; default: all different.
     """
@@ -87,8 +90,8 @@ def store(
         values = [each for group in by_group for each in group]
         for row, value in zip(scores, values, strict=True):
             row[f"reward_{label}"] = value
-    for row in rollouts:
-        row["finish_reason"] = "length" if cut else "stop"
+    for row, is_cut in zip(rollouts, itertools.cycle(cut)):
+        row["finish_reason"] = "length" if is_cut else "stop"
         if likelihood is not None:
             count = len(row["completion_token_ids"])
             row["sampling_logprobs"] = [math.log(likelihood) / count] * count
@@ -100,7 +103,10 @@ def store(
 
 def write_rows(kind: str, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows as a table, which is checked against its schema as it is written."""
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    for name in columns:
+        if name.startswith("reward_"):  # no type is to be read off nothing but nulls
+            columns[name] = pa.array(columns[name], pa.float64())
     write_table(schema_of(kind).build(columns), kind, key)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import schema_of
+from pipeline.artifacts import path_of, schema_of
 from pipeline.config import BASE_KEY, Params
 from pipeline.ids import prompt_id_of
 from pipeline.presets import presets, read_preset
@@ -32,6 +32,8 @@ from tests.doctor.stored import (
 Case = Callable[[], Params | None]
 GRPO = "recipes__grpo__"
 LOSS = f"{GRPO}update_policy__loss"
+OVERLONG = {"name": "soft_overlong", "max_completion_tokens": 100, "cache_tokens": 10}
+HALF = [MIXED] * GROUPS
 
 
 def _metrics(name: str, *values: float, **beside: float) -> Case:
@@ -74,6 +76,17 @@ def _both(first: Case, second: Case) -> Case:
         return second()
 
     return case
+
+
+def _without(kind: str, case: Case) -> Case:
+    """A case of whose first iteration one table was not pulled."""
+
+    def changed() -> Params | None:
+        params = case()
+        path_of(kind, "i0001").unlink()
+        return params
+
+    return changed
 
 
 def _settings(case: Case, **changes: Any) -> Case:
@@ -157,6 +170,18 @@ def _data(train: str, held_out: str) -> Case:
     return case
 
 
+def _beside(value: float | None, reward: Mapping[str, Any] = OVERLONG) -> Case:
+    """Right and wrong answers, and a further reward function that gives all of them this."""
+
+    def case() -> Params:
+        parts = {"numeric_answer": HALF, str(reward["name"]): [[value] * 4] * GROUPS}
+        store("i0001", HALF, components=parts)
+        rewards = [{"name": "numeric_answer"}, reward]
+        return params_of(**{f"{GRPO}score_rollouts__rewards": rewards})
+
+    return case
+
+
 def _votes(spread: float) -> Case:
     """Answers rewarded by a judge whose three votes have this deviation."""
 
@@ -225,10 +250,11 @@ def _adaptive_kl(value: float) -> Case:
 
 
 KL_ON = {LOSS: {"name": "dapo", "kl_coef": 0.04}}
-HALF = [MIXED] * GROUPS
 EMPTY = [["", "5", "", "6"]] * GROUPS
 NUMBERS = [[str(10 * group + place) for place in range(4)] for group in range(GROUPS)]
 SAME = [["7", "7", f"{group}", "8"] for group in range(GROUPS)]
+FEW_CUT = [*[True, False, False, False] * 5, *[False] * 60]
+"""The first answer of every fourth group."""
 
 FIRES: dict[str, dict[str, Case]] = {
     "group_size": {
@@ -271,7 +297,10 @@ FIRES: dict[str, dict[str, Case]] = {
         "half right": _both(_rewards(HALF, HALF, HALF), _metrics("entropy", 1.0, 0.5, 0.02)),
     },
     "length_bias": {"wrong ones grow": _lengths((3, 3), (3, 5), (3, 8))},
-    "truncation": {"all cut": _answers(NUMBERS, HALF, cut=True)},
+    "truncation": {
+        "all cut": _answers(NUMBERS, HALF, cut=[True]),
+        "few cut, and paid": _answers(NUMBERS * 5, HALF * 5, cut=FEW_CUT),
+    },
     "token_limit": {
         "training": _base(8),
         "cut off there": _base(7, "length"),
@@ -279,7 +308,7 @@ FIRES: dict[str, dict[str, Case]] = {
     },
     "noisy_grader": {
         "noise": _rewards(_noise(1e-3)),
-        "judge": _votes(0.5),
+        "judge": _votes(0.15),
     },
     "reward_and_evaluation": {"opposite": _evaluations(0.5, 0.9, 0.5, 0.2)},
     "component_conflict": {
@@ -313,6 +342,9 @@ FIRES: dict[str, dict[str, Case]] = {
         "failed": _answers(NUMBERS, HALF, logged={"error": "ValueError: no such luck"}),
         "missing": _rewards([[1.0, None, 0.0, None]] * GROUPS),
         "at a bound": _rewards([[0.0] * 4] * 40 + [[0.3, 1.0, 0.7, 0.5]]),
+        "a function that applies to nothing": _beside(None),
+        "a function that is 0": _beside(0.0, {"name": "length", "target_tokens": 3}),
+        "a penalty for all": _beside(-1.0),
         "a function that says nothing": _components(
             {"numeric_answer": 0.5, "length": 0.5},
             {"numeric_answer": 0.5, "length": 0.5},
@@ -355,7 +387,7 @@ SILENT: dict[str, dict[str, Case]] = {
     "clip_share": {
         "only the first": _metrics("clip_ratio__region_mean", 0.3, 0.2, 0.1),
         "whole answers": _settings(
-            _metrics("clip_ratio__region_mean", 0.2, 0.2, 0.2), **{LOSS: {"name": "gspo"}}
+            _metrics("clip_ratio__region_mean", 0.6, 0.6, 0.6), **{LOSS: {"name": "gspo"}}
         ),
     },
     "ratio_blowup": {"healthy": _metrics("ratio__max", 31.0, kl_old=0.035)},
@@ -372,7 +404,10 @@ SILENT: dict[str, dict[str, Case]] = {
         "all grow": _lengths((3, 3), (5, 5), (8, 8)),
         "neither": _lengths((3, 3), (3, 3), (3, 3)),
     },
-    "truncation": {"all end": _answers(NUMBERS, HALF)},
+    "truncation": {
+        "all end": _answers(NUMBERS, HALF),
+        "few cut, and not paid": _answers(NUMBERS * 5, [MIXED[::-1]] * 5 * GROUPS, cut=FEW_CUT),
+    },
     "token_limit": {"fits": _base(3), "just fits": _base(7)},
     "noisy_grader": {
         "layout": _rewards([[1.0, 1.0, 1.0, 1.01]] * GROUPS + HALF),
@@ -404,6 +439,9 @@ SILENT: dict[str, dict[str, Case]] = {
             references=["yes"] * 10 + ["no"] * 10,
         ),
         "all different": _answers(NUMBERS, HALF),
+        "nobody knows what was asked": _without(
+            "prompts", _answers(SAME, [[1.0, 1.0, 0.0, 0.0]] * GROUPS)
+        ),
     },
     "diversity": {"solved": _pairs(True, 0.99, RIGHT), "many wrong answers": _pairs(False, 0.01)},
     "repeated_samples": {"likely and equal": _pairs(True, 0.999), "different": _pairs(False, 0.1)},
@@ -423,6 +461,7 @@ SILENT: dict[str, dict[str, Case]] = {
     "evaluation_leak": {"another sum": _data("7+5=", "75="), "another sign": _data("7+5=", "7-5=")},
     "reward_values": {
         "right and wrong": _rewards([WRONG] * 40 + [RIGHT]),
+        "a penalty for none": _beside(0.0),
         "few missing": _rewards([[1.0, 0.0, 1.0, 0.5]] * GROUPS + [[None] * 4]),
     },
 }

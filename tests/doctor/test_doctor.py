@@ -11,13 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from pipeline.artifacts import path_of, read_table
+from pipeline.artifacts import path_of, read_table, write_table
 from pipeline.cli.main import rollbook
 from pipeline.component import Component
+from pipeline.config import BASE_KEY
 from pipeline.doctor import Change, Finding, diagnose, diagnosis_of
 from pipeline.doctor.checks.base import Check
+from pipeline.doctor.conflicts import conflicts_of
 from pipeline.doctor.diagnosis import every_check
-from pipeline.doctor.readings import AS_RUN, NGRAM, readings_of
+from pipeline.doctor.iteration import AS_RUN
+from pipeline.doctor.readings import readings_of
+from pipeline.doctor.rollouts import NGRAM
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.field_docs import headline_of, text_on
 from pipeline.params import parse_params
@@ -25,7 +29,16 @@ from pipeline.plan import load_stage
 from pipeline.registry import build, menu
 from pipeline.rewards.repetition_penalty import RepetitionPenalty
 from pipeline.scoring.inputs import inputs_of
-from tests.doctor.stored import GROUPS, KEYS, MIXED, RIGHT, metrics, params_of, store
+from tests.doctor.stored import (
+    GROUPS,
+    KEYS,
+    MIXED,
+    RIGHT,
+    metrics,
+    params_of,
+    store,
+    store_evaluation,
+)
 from tests.in_process import chain_of
 from tests.unit.test_params import problems, shipped
 
@@ -226,6 +239,46 @@ def test_what_is_not_on_disk_is_said(project: Path) -> None:
     assert diagnosis_of(params_of()).missing == ["artifacts/scores/i0001.parquet"]
 
 
+def test_scores_of_other_rollouts_are_not_looked_at(project: Path) -> None:
+    """As while an iteration is made again: its rollouts are new, and its scores are still those of the old ones."""
+    for key in KEYS[:2]:
+        store(key, [RIGHT] * GROUPS)
+    scores, _ = read_table(path_of("scores", "i0002"), "scores")
+    write_table(scores, "scores", "i0002", {"rollouts": "those that lay there before"})
+    found = diagnosis_of(params_of())
+    assert found.outdated == ["artifacts/scores/i0002.parquet"]
+    assert [each.iterations for each in found.findings if each.check == "reward_values"] == [
+        ("i0001",)
+    ]
+
+
+def test_scores_are_joined_by_id(project: Path) -> None:
+    store("i0001", [[0.0, 1.0, 2.0, 3.0]] * GROUPS)
+    scores, _ = read_table(path_of("scores", "i0001"), "scores")
+    write_table(scores.take(list(range(len(scores)))[::-1]), "scores", "i0001")
+    [(_, rollouts)] = readings_of(params_of()).scored
+    assert rollouts.rewards.tolist() == [0.0, 1.0, 2.0, 3.0] * GROUPS
+
+
+def _suggestion(check: str, value: str, now: str = "0.1", setting: str = "a.rate") -> Finding:
+    return Finding(check, "warning", KEYS, "", (), "", Change(setting, now, value))
+
+
+@pytest.mark.parametrize(
+    ("findings", "opposite"),
+    [
+        ([_suggestion("up", "0.2"), _suggestion("down", "0.05")], [True]),
+        ([_suggestion("down", "0.01"), _suggestion("less", "0.05")], [False]),
+        ([_suggestion("down", "0.01"), _suggestion("same", "0.01")], []),
+        ([_suggestion("down", "0.01"), _suggestion("other", "0.05", setting="b.rate")], []),
+        ([_suggestion("words", "another one"), _suggestion("down", "0.05")], []),
+        ([_suggestion("twice", "0.01"), _suggestion("twice", "0.05")], []),
+    ],
+)
+def test_numbers_that_do_not_agree_are_told(findings: list[Finding], opposite: list[bool]) -> None:
+    assert [each.opposite for each in conflicts_of(findings)] == opposite
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -245,6 +298,44 @@ def test_exit_codes(
     _clips(*shares)
     result = _run(*arguments)
     assert result.exit_code == code, result.output
+
+
+def test_nothing_to_look_at_is_no_clean_bill(project: Path) -> None:
+    _write_params()
+    result = _run()
+    assert isinstance(result.exception, RollbookError)
+    assert "nothing of this run is in the workspace yet" in str(result.exception)
+    metrics("i0001", loss=0.1)
+    assert _run().exit_code == 0
+
+
+def test_a_folder_without_a_project_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "run from the project's folder" in str(_run().exception)
+
+
+def test_before_training_the_base_policy_is_looked_at(project: Path) -> None:
+    _write_params()
+    store_evaluation(BASE_KEY, [0.0, 1.0] * 20, length=8)
+    result = _run()
+    assert result.exit_code == 1
+    assert "SERIOUS token_limit i0000" in result.output
+    assert "checks of what is there before training" in result.output
+
+
+def test_suggestions_that_contradict_each_other_are_printed_together(project: Path) -> None:
+    loss = {"name": "dapo", "kl_coef": 4.0}
+    recipes = shipped(recipes__grpo__update_policy__loss=loss)["recipes"]
+    _write_params(recipes=recipes)
+    for key in KEYS:
+        metrics(key, kl=0.9, advantages__std=1.0)
+    said = " ".join(_run().output.split())
+    assert "suggestions differ: recipes.grpo.update_policy.loss.kl_coef: 12.0 (kl_drift)" in said
+    assert "(kl_strength): these contradict each other" in said
+    [conflict] = json.loads(_run("--json").output)["conflicts"]
+    assert conflict["opposite"]
 
 
 def test_a_serious_finding_fails(project: Path) -> None:

@@ -10,7 +10,8 @@ from pipeline.doctor.finding import Change, Finding, Grade
 from pipeline.yaml_text import flow
 
 if TYPE_CHECKING:
-    from pipeline.doctor.readings import Reading, Readings
+    from pipeline.doctor.iteration import Reading
+    from pipeline.doctor.readings import Readings
 
 
 class Check(Component):

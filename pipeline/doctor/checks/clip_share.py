@@ -1,6 +1,9 @@
 """clip_share: the clip holds a large part of the tokens, iteration after iteration.
 
 A clipped token has no gradient: steps are so large that the later ones of an iteration have little left to learn from.
+That is so where each token has its own ratio. Ratios of whole answers have bounds that any step leaves: within GSPO's
+3e-4 (arXiv 2507.18071 §5.1) half or more of the tokens of a small task were clipped at learning rates of 1e-4, 3e-4 and
+1e-3 alike, and the highest learned most. Losses with such ratios are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from pydantic import PositiveInt
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 from pipeline.doctor.statistics import successive
 
 NAME = "clip_ratio/region_mean"
@@ -24,19 +28,16 @@ class ClipShare(Check):
     Attributes:
         limit: share of tokens held by a bound; 0.2 in the first, 0.07 in the second and 0.02 in the sixth iteration of
             the shipped params.yaml (seeds 0 to 2).
-        sequences: the same for losses whose ratio is one of whole answers, chosen as twice the limit: in healthy runs
-            of GSPO a hundred times as many tokens are clipped as in runs of GRPO (arXiv 2507.18071 §5).
         iterations: in a row that must be above it; the first of a chain often is, for the policy has most to learn
             then.
     """
 
     limit: Share = 0.15
-    sequences: Share = 0.3
     iterations: PositiveInt = 3
 
     def __call__(self, run: Readings) -> Iterator[Finding]:
-        measured = run.having(NAME)
-        flagged = [each.metrics[NAME] > self._limit_of(each) for each in measured]
+        measured = [each for each in run.having(NAME) if _is_of_tokens(each)]
+        flagged = [each.metrics[NAME] > self.limit for each in measured]
         found = successive(measured, flagged, self.iterations)
         if not found:
             return
@@ -56,6 +57,6 @@ class ClipShare(Check):
             change_of(last, "update_policy.learning_rate", rounded(rate / 3)),
         )
 
-    def _limit_of(self, reading: Reading) -> float:
-        of_tokens = reading.recipe.update_policy.loss.ratio == "token"
-        return self.limit if of_tokens else self.sequences
+
+def _is_of_tokens(reading: Reading) -> bool:
+    return bool(reading.recipe.update_policy.loss.ratio == "token")

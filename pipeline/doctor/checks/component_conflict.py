@@ -9,10 +9,13 @@ from pydantic import PositiveFloat
 
 from pipeline.doctor.checks.base import Check, rounded, weight_of
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import REWARD_PREFIX, Reading, Readings, Rollouts, first_and_last
-from pipeline.doctor.statistics import difference, group_means, mean_of
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts, label_of
+from pipeline.doctor.statistics import difference, first_and_last, group_means, mean_of
 from pipeline.evaluation import Estimate
 from pipeline.rewards.base import Reward
+from pipeline.scoring.totals import FloatArray
 
 
 class ComponentConflict(Check):
@@ -44,15 +47,16 @@ class ComponentConflict(Check):
         rewards = reading.recipe.score_rollouts.rewards
         up = max(rising, key=lambda place: moved[place][1].mean)
         down = min(falling, key=lambda place: moved[place][1].mean)
-        names = [_label(rewards[place]) for place in (up, down)]
+        names = [label_of(rewards[place]) for place in (up, down)]
         yield self.finding(
             "warning",
             [each for each, _ in run.scored],
             f"{names[0]} rose while {names[1]} fell",
             [
-                f"{parts[0][0][0].key} to {reading.key}: {_label(rewards[place])}, times its weight of "
+                f"{parts[0][0][0].key} to {reading.key}: {label_of(rewards[place])}, times its weight of "
                 f"{rewards[place].weight:g}: {found.mean:+.3g} [{found.low:+.3g}, {found.high:+.3g}] (95 %, by prompt)"
                 for place, (_, found) in sorted(moved.items())
+                if np.isfinite(found.mean)
             ],
             f"{names[0]} is cheaper to earn, and outweighs what {names[1]} loses",
             weight_of(reading, up, rounded(rewards[up].weight / 3)),
@@ -82,12 +86,6 @@ class ComponentConflict(Check):
         return float(np.nanstd(spread)), difference(*means)
 
 
-def _label(reward: Reward) -> str:
-    return reward.column.removeprefix(REWARD_PREFIX)
-
-
-def _weighted(
-    rollouts: Rollouts, reward: Reward
-) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
-    values = rollouts.components.get(_label(reward))
+def _weighted(rollouts: Rollouts, reward: Reward) -> FloatArray | None:
+    values = rollouts.component(reward)
     return None if values is None or np.isnan(values).all() else reward.weight * values

@@ -12,7 +12,9 @@ import numpy as np
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import mean_of, same_pairs
 from pipeline.estimation import Flags
 from pipeline.evaluation import Estimate

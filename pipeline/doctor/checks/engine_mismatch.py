@@ -11,7 +11,8 @@ from pydantic import PositiveFloat
 
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 
 NAME = "sampling/sampling_logp_difference/mean"
 HIGHEST = "sampling/sampling_logp_difference/max"

@@ -9,7 +9,8 @@ import numpy as np
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 
 CLIP_HIGH = 0.28
 

@@ -12,7 +12,9 @@ from pydantic import PositiveInt
 
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
 
 
 class GroupSize(Check):
@@ -62,5 +64,5 @@ def _evidence(reading: Reading, rollouts: Rollouts) -> str:
     )
     if rollouts.advantages is not None:
         largest = np.abs(rollouts.advantages[signal])
-        said += f", and advantages of ±{largest.min():.3g} to ±{largest.max():.3g}"
+        said += f", and advantages of ±{np.nanmin(largest):.3g} to ±{np.nanmax(largest):.3g}"
     return f"{said}; such as {rollouts.group_ids[int(rollouts.groups[signal.argmax()])]}"

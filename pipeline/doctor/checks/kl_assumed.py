@@ -15,7 +15,8 @@ from pipeline.component import Model
 from pipeline.config import BASE_KEY, Recipe
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 
 OPTIONS = ("kl_estimator", "kl_bias_correction")
 

@@ -9,7 +9,8 @@ from pydantic import PositiveFloat
 from pipeline.coefficients import AdaptiveKl, start_of
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 
 STRONGER = 3.0
 

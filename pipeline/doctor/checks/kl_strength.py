@@ -16,7 +16,8 @@ from pydantic import PositiveFloat, PositiveInt
 
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 from pipeline.doctor.statistics import successive
 
 ESTIMATORS = ("k2", "k3")

@@ -14,8 +14,10 @@ from pydantic import PositiveFloat
 from pipeline.ancestry import span
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Reading, Readings, Rollouts, first_and_last
-from pipeline.doctor.statistics import difference, group_means, mean_of
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
+from pipeline.doctor.statistics import difference, first_and_last, group_means, mean_of
 from pipeline.evaluation import Estimate
 
 

@@ -8,6 +8,7 @@ the same weight as a right answer among wrong ones (Dr. GRPO, arXiv 2503.20783 Â
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,9 +18,12 @@ from pipeline.advantages.moments import moments_of
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import REWARD_PREFIX, Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts, label_of
 from pipeline.doctor.statistics import FEWEST_GROUPS, mean_of
 from pipeline.evaluation import Estimate
+from pipeline.scoring.totals import FloatArray
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,14 @@ class NoisyGrader(Check):
         distinct: share of a group's rewards that are different numbers, from which on they look drawn at random; a
             small reward for the layout, which is meant, takes two or three values.
         groups: share of the groups with a spread that may be so; rewards of right and wrong make none.
-        judge: a judge's own spread over its votes, as a share of the spread within groups, from which on it is as large
-            as what it is asked about.
+        judge: a judge's own deviation, left in the mean of its votes, as a share of the deviation within groups, from
+            which on half of the variance that answers are told apart by is the judge's.
     """
 
     spread: Share = 0.05
     distinct: Share = 0.5
     groups: Share = 0.1
-    judge: Share = 1.0
+    judge: Share = 0.7
 
     def __call__(self, run: Readings) -> Iterator[Finding]:
         scored = [each for each in run.scored if _scale(each[0]) == "group"]
@@ -85,19 +89,20 @@ class NoisyGrader(Check):
 
     def _judges(self, reading: Reading, rollouts: Rollouts) -> Iterator[Finding]:
         for place, reward in enumerate(reading.recipe.score_rollouts.rewards):
-            label = reward.column.removeprefix(REWARD_PREFIX)
-            own, votes = rollouts.logged(f"{label}_spread"), getattr(reward, "votes", None)
-            if own is None or votes is None or np.isnan(own).all():
+            label, votes = label_of(reward), getattr(reward, "votes", 1)
+            own, values = rollouts.logged(reward, "spread"), rollouts.component(reward)
+            if own is None or values is None or votes < 2:
                 continue
-            within = float(np.nanmean(_deviations(rollouts, label)))
-            noise = float(np.nanmean(own)) / votes**0.5
-            if within > 0 and noise > self.judge * within:
+            within = _root_mean_square(_deviations(rollouts, values))
+            noise = _root_mean_square(own) / math.sqrt(votes - 1)  # of a population deviation
+            if noise > self.judge * within > 0:
                 yield self.finding(
                     "warning",
                     [reading],
                     f"reward {label} disagrees with itself by {noise:.2g}, answers of a group differ by {within:.2g}",
                     [
-                        f"{reading.key}: mean deviation of {votes} votes on {len(own)} answers {np.nanmean(own):.3g}"
+                        f"{reading.name}: deviation of {votes} votes on an answer {_root_mean_square(own):.3g}, "
+                        f"of {len(own)} answers; such as {rollouts.ids[int(np.nanargmax(own))].as_py()}"
                     ],
                     "the judge's replies vary more than the answers do, so chance decides which of them are reinforced",
                     Change(
@@ -112,11 +117,15 @@ def _scale(reading: Reading) -> str | None:
     return getattr(reading.recipe.compute_advantages.estimator, "scale", None)
 
 
-def _deviations(rollouts: Rollouts, label: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Of one component within each group."""
-    return moments_of(rollouts.components[label], rollouts.groups, ddof=0).std[
-        rollouts.first_of_group
-    ]
+def _deviations(rollouts: Rollouts, values: FloatArray) -> FloatArray:
+    """[G] sample deviation of a value within each group."""
+    return moments_of(values, rollouts.groups, ddof=1).std[rollouts.first_of_group]
+
+
+def _root_mean_square(values: FloatArray) -> float:
+    """Of those that are not NaN; NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(np.sqrt(np.mean(known**2))) if known.size else math.nan
 
 
 def _evidence(each: _Noise) -> str:
@@ -125,5 +134,5 @@ def _evidence(each: _Noise) -> str:
     shown = f"rewards {np.nanmin(rewards):.4g} to {np.nanmax(rewards):.4g}"
     if rollouts.advantages is not None:
         advantages = rollouts.advantages[rows]
-        shown += f", advantages {advantages.min():+.2f} to {advantages.max():+.2f}"
+        shown += f", advantages {np.nanmin(advantages):+.2f} to {np.nanmax(advantages):+.2f}"
     return f"{each.reading.name}: {each.share.mean:.0%} of groups, such as {rollouts.group_ids[each.example]}: {shown}"

@@ -11,7 +11,8 @@ from pydantic import PositiveFloat
 
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 
 
 class RatioBlowup(Check):

@@ -16,7 +16,9 @@ import numpy as np
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import group_means, mean_of, same_pairs
 from pipeline.evaluation import Estimate
 

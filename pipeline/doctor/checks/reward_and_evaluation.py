@@ -16,7 +16,8 @@ from pydantic import NonNegativeFloat
 from pipeline.config import BASE_KEY
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Readings, Rollouts
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import difference, group_means, mean_of
 from pipeline.evaluation import Estimate, paired_difference, prompt_means
 

@@ -11,7 +11,10 @@ from pipeline.advantages.moments import std_of
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of, weight_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import REWARD_PREFIX, Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts, label_of
+from pipeline.rewards.base import Reward
 from pipeline.scoring.totals import FloatArray
 
 Scored = tuple[Reading, Rollouts]
@@ -28,12 +31,15 @@ class RewardValues(Check):
         bound: share of rollouts that have exactly the highest, or exactly the lowest, reward of the run; one in twenty
             is what is left of a reward that has room.
         values: different rewards there must be for that to count; right and wrong are always at a bound.
+        penalties: names of reward functions that only charge; where they are 0 for every answer there was nothing to
+            charge for. Another function that is the same for every answer is noted.
     """
 
     missing: Share = 0.1
     failed: Share = 0.01
     bound: Share = 0.95
     values: PositiveInt = 3
+    penalties: tuple[str, ...] = ("repetition_penalty", "soft_overlong")
 
     def __call__(self, run: Readings) -> Iterator[Finding]:
         scored = [each for each in run.scored if len(each[1])]
@@ -118,24 +124,42 @@ class RewardValues(Check):
                         f"{each.name}: {(_known(rows.rewards) == end).mean():.0%} of {len(rows)} rollouts"
                         for each, rows in found[-4:]
                     ],
-                    "the reward is cut off at a bound that nearly all answers reach, so it tells them no longer apart",
+                    "the reward is cut off at a bound that nearly all answers reach, so it tells them apart no longer"
+                    + ("" if end < every.max() else "; or the prompts are solved"),
                     _rewards(found[-1][0], "one with room above and below these answers"),
                 )
 
     def _silent_components(self, scored: Sequence[Scored]) -> Iterator[Finding]:
         for reading, rollouts in scored:
             for place, reward in enumerate(reading.recipe.score_rollouts.rewards):
-                label = reward.column.removeprefix(REWARD_PREFIX)
-                values = _known(rollouts.components.get(label, np.empty(0)))
-                if reward.weight and values.size and values.min() == values.max():
-                    yield self.finding(
-                        "note",
-                        [reading],
-                        f"reward {label} is {values[0]:.3g} for every answer",
-                        [f"{reading.name}: {values.size} rollouts"],
-                        "it has been learned, or does not look at the answer; in the sum it is a constant",
-                        weight_of(reading, place, 0.0),
-                    )
+                column = rollouts.component(reward)
+                if column is not None and reward.weight and not np.isnan(rollouts.rewards).all():
+                    yield from self._silent(reading, place, reward, column)
+
+    def _silent(
+        self, reading: Reading, place: int, reward: Reward, column: FloatArray
+    ) -> Iterator[Finding]:
+        label, values = label_of(reward), _known(column)
+        if not values.size:
+            said, cause = (
+                f"reward {label} applies to no answer",
+                "what it reads is missing or in another form, so the sum is without it",
+            )
+        elif values.min() < values.max() or (reward.name in self.penalties and not values.any()):
+            return
+        else:
+            said, cause = (
+                f"reward {label} is {values[0]:.3g} for every answer",
+                "it has been learned, or does not look at the answer; in the sum it is a constant",
+            )
+        yield self.finding(
+            "note",
+            [reading],
+            said,
+            [f"{reading.name}: {len(column)} rollouts, of which {values.size} have it"],
+            cause,
+            weight_of(reading, place, 0.0),
+        )
 
 
 def _known(values: FloatArray) -> FloatArray:

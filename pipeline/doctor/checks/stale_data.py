@@ -9,7 +9,8 @@ from pydantic import PositiveInt
 
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Reading, Readings
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
 
 
 class StaleData(Check):
@@ -48,5 +49,8 @@ def _evidence(reading: Reading) -> str:
     if not steps:
         return said
     clipped, epoch = steps["clip_low"] + steps["clip_high"], steps["epoch"]
-    first, last = (np.nanmean(clipped[epoch == each]) for each in (epoch.min(), epoch.max()))
+    of_ends = [clipped[epoch == each] for each in (epoch.min(), epoch.max())]
+    if any(np.isnan(each).all() for each in of_ends):  # a loss that clips nothing
+        return said
+    first, last = map(np.nanmean, of_ends)
     return f"{said}; {first:.0%} of tokens clipped in the first, {last:.0%} in the last"

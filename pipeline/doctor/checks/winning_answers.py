@@ -15,7 +15,9 @@ from pydantic import PositiveInt
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of, weight_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import REWARD_PREFIX, Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import group_means, mean_of
 from pipeline.estimation import Flags
 from pipeline.evaluation import Estimate
@@ -89,10 +91,14 @@ class WinningAnswers(Check):
             yield _kind(reading, rollouts, rows, "mostly repetition of themselves")
 
     def _is_no_answer(self, rollouts: Rollouts, rows: Flags) -> bool:
-        """Whether one text was given to many different reference answers; prompts count where there are none."""
+        """Whether one text was given to many different reference answers; prompts count where there are none.
+
+        Where the prompts are not on disk nobody knows: it may be a task of yes and no.
+        """
+        if (known := rollouts.references) is None:
+            return False
         groups = np.unique(rollouts.groups[rows])
-        known = rollouts.references
-        answers = {known[group] for group in groups} - {None} if known is not None else set()
+        answers = {known[group] for group in groups} - {None}
         return (len(answers) or len(groups)) >= self.references
 
     def _has_won(self, kind: _Kind, run: Readings) -> bool:
@@ -100,7 +106,7 @@ class WinningAnswers(Check):
         rewards = kind.rollouts.rewards[kind.rows]
         if kind.share < self.won or np.isnan(rewards).all():
             return False
-        return bool(np.nanmean(rewards) > np.nanmean(run.scored[0][1].rewards))
+        return bool(np.nanmean(rewards) > run.scored[0][1].mean_reward)
 
 
 def _kind(reading: Reading, rollouts: Rollouts, rows: Flags, name: str) -> _Kind:
@@ -125,8 +131,7 @@ def _change(kind: _Kind) -> Change:
     paid = {
         number: reward.weight * float(np.nanmean(values[kind.rows]) - np.nanmean(values))
         for number, reward in enumerate(reading.recipe.score_rollouts.rewards)
-        if (values := kind.rollouts.components.get(reward.column.removeprefix(REWARD_PREFIX)))
-        is not None
+        if (values := kind.rollouts.component(reward)) is not None
         and not np.isnan(values[kind.rows]).all()
     }
     if len(paid) < 2:

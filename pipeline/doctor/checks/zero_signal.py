@@ -19,7 +19,9 @@ from pydantic import PositiveFloat
 from pipeline.config import Share
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Reading, Readings, Rollouts
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import mean_of
 from pipeline.evaluation import Estimate
 

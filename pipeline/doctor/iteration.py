@@ -1,0 +1,131 @@
+"""What one iteration has stored: its recipe as it ran, its metrics, its tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from pipeline.artifacts import path_of, read_json
+from pipeline.config import Params, Recipe
+from pipeline.doctor.rollouts import Rollouts, Tables
+from pipeline.plan import ITERATION_STAGES
+from pipeline.scoring.totals import FloatArray, numbers_in
+from pipeline.showing.tables import Stored, stored
+
+AS_RUN = {
+    "prepare_prompts": "format",
+    "generate_rollouts": "generate",
+    "score_rollouts": "score_rollouts",
+    "compute_advantages": "compute_advantages",
+    "update_policy": "update",
+}
+"""Where run_info of each stage keeps the section of the recipe that it ran with."""
+
+
+class Reading:
+    """One iteration.
+
+    Attributes:
+        key: of the iteration.
+        keys: of the iterations that its rollouts are looked at together with, itself the last of them.
+        recipe_name: in params.yaml.
+        reference: the iteration that made its reference policy.
+    """
+
+    def __init__(self, key: str, params: Params, keys: Sequence[str] = ()) -> None:
+        self.key = key
+        self.keys = tuple(keys) or (key,)
+        self._params = params
+        self.recipe_name = params.every_iteration[key].recipe
+        self.reference = params.every_iteration[key].reference
+
+    @property
+    def name(self) -> str:
+        """Its key, or the first and the last of its keys."""
+        return self.key if len(self.keys) == 1 else f"{self.keys[0]}–{self.key}"
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """As the iteration ran, by its run_info; as params.yaml has it where that is not on disk or no longer valid.
+
+        Raises:
+            ConfigError: if the iteration is sealed and this Rollbook cannot read its recipe any more.
+        """
+        sections: dict[str, Any] = {}
+        for stage, name in AS_RUN.items():
+            path = path_of(f"run_info/{stage}", self.key)
+            section = read_json(path)["settings"].get(name) if path.exists() else None
+            if section is None:
+                return self._params.recipe_of(self.key)
+            sections[stage] = section
+        try:
+            return Recipe.model_validate(sections)
+        except ValidationError:
+            return self._params.recipe_of(self.key)
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Of all its stages that are finished; numbers that are null are left out."""
+        found: dict[str, float] = {}
+        for stage in ITERATION_STAGES:
+            found |= numbers_of(stage, self.key)
+        return found
+
+    @cached_property
+    def rollouts(self) -> Rollouts | None:
+        """None until it is scored, where its tables are not on disk, and where they are of two runs."""
+        parts = []
+        for key in self.keys:
+            rollouts, scores = stored("rollouts", key), stored("scores", key)
+            if rollouts is None or scores is None or not is_made_of(scores, rollouts):
+                return None
+            advantages, prompts = stored("advantages", key), stored("prompts", key)
+            if advantages is not None and not is_made_of(advantages, scores):
+                advantages = None
+            parts.append(Tables(rollouts, scores, advantages, prompts))
+        return Rollouts(parts)
+
+    @cached_property
+    def steps(self) -> dict[str, FloatArray]:
+        """Columns of its optimizer steps; empty where they are not on disk."""
+        table = stored("optimizer_steps", self.key)
+        if table is None:
+            return {}
+        names = [name for name in table.names if name != "iteration"]
+        return {name: numbers_in(table.column(name)) for name in names}
+
+    @cached_property
+    def evaluation(self) -> pa.Table | None:
+        """Set, prompt, reward, greedy of its evaluation; None where it is not on disk or not evaluated."""
+        return evaluation_of(self.key)
+
+
+def numbers_of(stage: str, key: str) -> dict[str, float]:
+    """Metrics of a step, those that are null or infinite left out; empty where they are not on disk."""
+    path = path_of(f"metrics/{stage}", key)
+    if not path.exists():
+        return {}
+    return {
+        name: float(value)
+        for name, value in read_json(path).items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def is_made_of(table: Stored, source: Stored) -> bool:
+    """Whether a table was made from this one, and not from one that lay there before; a table that names none is."""
+    made_of = table.facts.inputs.get(source.facts.kind)
+    return made_of in (None, source.facts.content_hash)
+
+
+def evaluation_of(key: str) -> pa.Table | None:
+    """Set, prompt, reward and greedy of an evaluation; None where it is not on disk or empty."""
+    table = stored("evaluations", key)
+    if table is None or not table.rows:
+        return None
+    return table.all(["set", "prompt_id", "reward", "greedy"])

@@ -1,0 +1,56 @@
+"""The chain that a look at a run is about: the one that was asked for, or the last that has begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts import path_of, write_json
+from pipeline.chain_tips import has_begun, tip_of
+from pipeline.errors import ConfigError
+from pipeline.params import parse_params
+from pipeline.report import CURVES_FILE, Report, write_curves
+from pipeline.report import Iteration as Row
+from tests.in_process import chain_of
+from tests.unit.test_params import shipped
+
+KEYS = ("i0001", "i0002", "i0003")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tip(key: str = "") -> str:
+    return tip_of(
+        parse_params({**shipped(), "iterations": chain_of("grpo", KEYS)}), key, "a command"
+    )
+
+
+def test_the_last_that_has_anything_on_disk() -> None:
+    assert tip() == "i0003"  # none has: all of what is planned
+    write_json({}, path_of("metrics/prepare_prompts", "i0001"))
+    assert tip() == "i0001" and has_begun("i0001") and not has_begun("i0002")
+    path_of("rollouts", "i0002").parent.mkdir(parents=True)
+    path_of("rollouts", "i0002").touch()
+    assert tip() == "i0002"
+    assert tip("i0001") == "i0001"
+
+
+def test_before_anything_is_pulled_the_curves_of_git_tell() -> None:
+    CURVES_FILE.parent.mkdir()
+    write_curves(Report([Row("i0000", 0, "", {}), Row("i0002", 2, "grpo", {})]), CURVES_FILE)
+    assert tip() == "i0002"
+
+
+def test_without_iterations_it_is_the_base() -> None:
+    params = parse_params({**shipped(), "iterations": {}})
+    assert tip_of(params, "", "a command") == tip_of(params, "i0000", "a command") == "i0000"
+
+
+def test_another_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="there is no iteration 'i0004'; did you mean"):
+        tip("i0004")
