@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pipeline.errors import ArtifactError, RollbookError
@@ -47,26 +47,42 @@ def adopt_orphans() -> None:
 
 
 @contextlib.contextmanager
-def exclusive(lock: Path, what: str) -> Iterator[None]:
+def exclusive(lock: Path, what: str, progress: Sequence[Path] = ()) -> Iterator[None]:
     """Holds a file lock. A predecessor that is just being killed gets some seconds to go.
+
+    Args:
+        lock: the file.
+        what: is done under it.
+        progress: files that change while the holder gets on; whenever one does, the wait begins anew.
 
     Raises:
         ArtifactError: if another process keeps the lock.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as stream:
-        deadline = time.monotonic() + LOCK_WAIT_SECONDS
+        seen, deadline = _changed_ns(progress), time.monotonic() + LOCK_WAIT_SECONDS
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                if (now := _changed_ns(progress)) != seen:
+                    seen, deadline = now, time.monotonic() + LOCK_WAIT_SECONDS
                 if time.monotonic() > deadline:
                     raise ArtifactError(
                         f"{what} is already running in another process", "wait for it, or stop it"
                     ) from None
                 time.sleep(0.1)
         yield
+
+
+def _changed_ns(files: Iterable[Path]) -> list[int]:
+    """When each of the files that are there was last written, nanoseconds since 1970."""
+    found = []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            found.append(file.stat().st_mtime_ns)
+    return found
 
 
 def seconds_since_start() -> float:

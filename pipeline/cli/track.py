@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import click
 
 from pipeline.params import read_params
+from pipeline.process import COLLECT_AFTER
 
 
 @click.command()
@@ -17,6 +20,7 @@ def track(rebuild: bool) -> None:
 
     Example: rollbook track --rebuild
     """
+    gc.set_threshold(COLLECT_AFTER)  # before MLflow is imported
     from pipeline.tracking.store import tracking_uri
     from pipeline.tracking.sync import bring_up_to_date, start_anew
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import gc
 import socket
-import sys
 
 import click
 
 from pipeline.errors import RollbookError
 from pipeline.params import read_params
+from pipeline.process import COLLECT_AFTER
 
 
 @click.command()
 @click.option("--port", default=5000, show_default=True, help="Port of the web server.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 def ui(port: int, host: str) -> None:
-    """Show the runs in MLflow: brings the store up to date, then starts `mlflow ui` on it.
+    """Show the runs in MLflow: brings the store up to date, then does what `mlflow ui` does.
 
     Nothing leaves this machine. With MLFLOW_TRACKING_URI set to a server, that server shows them.
 
     Example: rollbook ui --port 5001
     """
+    gc.set_threshold(COLLECT_AFTER)  # before MLflow is imported
     from pipeline.tracking.store import artifact_folder, tracking_uri
     from pipeline.tracking.sync import bring_up_to_date, first_page
 
@@ -37,14 +38,10 @@ def ui(port: int, host: str) -> None:
         click.echo(f"the runs are at {uri}{page and '/'}{page}")
         return
     _refuse_busy_port(host, port)
+    from pipeline.tracking.server import serve
+
     click.echo(f"MLflow: http://{host}:{port}/{page} (Ctrl-C stops it)")
-    # Jobs are MLflow's own evaluations on the server; nothing here uses them, and their workers cost seconds.
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
-    command += ["--default-artifact-root", str(artifact_folder())]
-    command += ["--host", host, "--port", str(port), "--workers", "1"]
-    sys.stdout.flush()
-    os.execve(command[0], command, environment)
+    serve(uri, str(artifact_folder()), host, port)
 
 
 def _refuse_busy_port(host: str, port: int) -> None:

@@ -41,6 +41,8 @@ def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[
     tags = {**_tags(step, artifacts), **kind}
     run = store.client.create_run(store.experiment_id, step.started_ms, tags, step.key)
     run_id = run.info.run_id
+    # before its numbers: MLflow reads all of a run to learn where its files go
+    _send_rollouts(store, run_id, step, params.tracking.traces)
     model_id = link_policy(store, run_id, step, artifacts)
     judged = next(item for item in artifacts if item.path == path_of("data", "evaluation"))
     points = [
@@ -59,7 +61,6 @@ def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[
     ]
     log(store.client, run_id, [*points, *_optimizer_steps(step)], flattened(step.settings))
     store.client.log_inputs(run_id, [dataset_of(artifact) for artifact in artifacts])
-    _send_rollouts(store, run_id, step, params.tracking.traces)
     store.client.set_terminated(run_id, "FINISHED", step.finished_ms)
     return run_id
 

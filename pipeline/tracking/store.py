@@ -8,6 +8,7 @@ MLFLOW_TRACKING_URI, if set, wins.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import shutil
@@ -79,7 +80,8 @@ def exists() -> bool:
 def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
     """Opens the store, makes it and the experiment if need be, and keeps other writers of this machine out.
 
-    Two processes that create a SQLite store at once break each other, hence the lock.
+    Two processes that create a SQLite store at once break each other, hence the lock. Whoever holds it may be making a
+    store or sending hundreds of iterations, so it is waited for as long as it writes to the default store.
 
     Args:
         experiment: name.
@@ -89,16 +91,39 @@ def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    with _reported(), _lock():
+    with _reported():
         if is_default():
-            artifact_folder().mkdir(parents=True, exist_ok=True)
-        with contextlib.nullcontext() if durable or not is_default() else _not_synchronous():
-            yield _connected(experiment)
+            import_mlflow()  # not under the lock, others wait for it
+        with _lock():
+            if is_default():
+                artifact_folder().mkdir(parents=True, exist_ok=True)
+            with contextlib.nullcontext() if durable or not is_default() else _not_synchronous():
+                yield _connected(experiment)
 
 
-def set_aside() -> Path:
-    """Moves the default store out of the way, over the one that was moved before. Returns where it is now."""
+@contextlib.contextmanager
+def experiment_kept(store: Store) -> Iterator[None]:
+    """Inside, the experiment is read once: MLflow reads it and its tags anew for every trace, run and model it makes.
+
+    Whatever changes the experiment belongs before it.
+    """
+    reader = store.traces.store
+    reader.get_experiment = functools.cache(reader.get_experiment)
+    try:
+        yield
+    finally:
+        del reader.get_experiment  # the method of its class is back
+
+
+def set_aside() -> Path | None:
+    """Moves the default store out of the way, over the one that was moved before.
+
+    Returns:
+        Where it is now; None if there is none, and what was moved before stays.
+    """
     with _reported(), _lock():
+        if not _database().exists():
+            return None
         place = project_root() / FOLDER / REPLACED
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -170,7 +195,9 @@ def _lock() -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             file = project_root() / SCRATCH / "locks" / "mlflow.lock"
-            held.enter_context(exclusive(file, "writing to MLflow"))
+            database = _database()
+            written = (database, database.with_name(f"{database.name}-journal"))
+            held.enter_context(exclusive(file, "writing to MLflow", written))
         except ArtifactError as error:
             raise TrackingError(error.message, error.hint) from None
         yield

@@ -12,7 +12,7 @@ from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains
 from pipeline.tracking.descriptions import shown_steps
 from pipeline.tracking.finished import Step
-from pipeline.tracking.store import Store, is_default, opened, set_aside
+from pipeline.tracking.store import Store, experiment_kept, is_default, opened, set_aside
 
 with without("pandas"):  # mlflow does without it, and is imported half a second sooner
     from pipeline.tracking import chain_runs, iteration_runs, replays, rescore_runs, views
@@ -42,7 +42,8 @@ def bring_up_to_date(
     with opened(params.tracking.experiment, durable) as store:
         sender = _Sender(store, params, recorded_md5s())
         views.save(store, chains)
-        return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
+        with experiment_kept(store):
+            return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
 
 
 def first_page(params: Params) -> str:
@@ -61,7 +62,8 @@ def start_anew(params: Params) -> Path | None:
     """Takes all runs of this project out of the store; `bring_up_to_date` then sends them again from disk.
 
     Returns:
-        Where the project's own store lies now; None for another server, where the runs are deleted.
+        Where the project's own store lies now; None if there was none, and for another server, where the runs are
+        deleted.
 
     Raises:
         TrackingError: if the store is away, busy or refuses.

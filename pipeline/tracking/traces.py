@@ -62,7 +62,11 @@ def _info(store: Store, run_id: str, trace_id: str, row: Row, time_ms: int) -> T
         request_preview=shortened(question(row), PREVIEW_LENGTH),
         response_preview=shortened(row["text"], PREVIEW_LENGTH),
         client_request_id=row["rollout_id"],
-        trace_metadata={TraceMetadataKey.SOURCE_RUN: run_id},
+        trace_metadata={
+            TraceMetadataKey.SOURCE_RUN: run_id,
+            # left out, the store works it out again from the spans of each trace
+            TraceMetadataKey.TOKEN_USAGE: json.dumps(_usage(row)),
+        },
         tags={TraceTagKey.TRACE_NAME: row["rollout_id"], "iteration": row["iteration"]},
         assessments=list(_assessments(row, trace_id, time_ms)),
     )
@@ -70,17 +74,12 @@ def _info(store: Store, run_id: str, trace_id: str, row: Row, time_ms: int) -> T
 
 def _span(trace_id: str, row: Row, time_ms: int) -> Span:
     number = trace_id.removeprefix("tr-")
-    tokens = {
-        "input_tokens": row["prompt_length_tokens"],
-        "output_tokens": row["length_tokens"],
-        "total_tokens": row["prompt_length_tokens"] + row["length_tokens"],
-    }
     attributes = {
         SpanAttributeKey.REQUEST_ID: trace_id,
         SpanAttributeKey.SPAN_TYPE: "LLM",
         SpanAttributeKey.INPUTS: {name: row[name] for name in INPUT_COLUMNS},
         SpanAttributeKey.OUTPUTS: {name: row[name] for name in OUTPUT_COLUMNS},
-        SpanAttributeKey.CHAT_USAGE: tokens,
+        SpanAttributeKey.CHAT_USAGE: _usage(row),
         **{
             name: value
             for name, value in row.items()
@@ -100,6 +99,16 @@ def _span(trace_id: str, row: Row, time_ms: int) -> Span:
             "attributes": {name: json.dumps(value) for name, value in attributes.items()},
         }
     )
+
+
+def _usage(row: Row) -> dict[str, int]:
+    """Tokens of prompt and completion, under MLflow's names."""
+    prompt, completion = row["prompt_length_tokens"], row["length_tokens"]
+    return {
+        "input_tokens": prompt,
+        "output_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
 
 
 def _assessments(row: Row, trace_id: str, time_ms: int) -> Iterator[Assessment]:

@@ -1,8 +1,11 @@
+import contextlib
+import os
 import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,3 +90,30 @@ def test_seconds_since_start_counts_the_interpreter() -> None:
         check=True,
     )
     assert 0.3 <= float(result.stdout) < 30
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_holder_is_waited_for_while_it_gets_on(
+    project: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """It writes every 15 s for a minute, then is done or hangs."""
+    written, holder, clock = Path("store.db"), contextlib.ExitStack(), 0
+
+    def sleep(_: float) -> None:
+        nonlocal clock
+        clock += 15
+        if clock <= 60:
+            written.touch()
+            os.utime(written, (clock, clock))
+        elif ends:
+            holder.close()
+
+    with holder:
+        holder.enter_context(exclusive(Path("a.lock"), "sending"))
+        monkeypatch.setattr(
+            "pipeline.process.time", SimpleNamespace(monotonic=lambda: clock, sleep=sleep)
+        )
+        waiting = contextlib.nullcontext() if ends else pytest.raises(ArtifactError)
+        with waiting, exclusive(Path("a.lock"), "sending", [written]):
+            pass
+    assert clock == (75 if ends else 90)

@@ -249,6 +249,21 @@ def test_rebuilding_gives_the_same_runs(finished: Project) -> None:
     assert _pages(again) == before
 
 
+def test_the_store_that_was_replaced_stays_while_there_is_no_other(finished: Project) -> None:
+    """As after a rebuild that was killed before it had made a new one."""
+    assert start_anew(finished.params) == Path(FOLDER, REPLACED).resolve()
+    assert start_anew(finished.params) is None
+    assert Path(FOLDER, REPLACED, "mlflow.db").exists()
+
+
+def test_the_experiment_is_read_anew_after_sending(finished: Project) -> None:
+    """While runs are sent it is read once."""
+    bring_up_to_date(finished.params)
+    shown = Shown()
+    shown.client.set_experiment_tag(shown.experiment_id, "said", "since")
+    assert shown.client.get_experiment(shown.experiment_id).tags["said"] == "since"
+
+
 def test_another_store_is_emptied_run_by_run(
     finished: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
