@@ -1,97 +1,128 @@
-"""A recipe in words: what is asked, rewarded, compared and optimised, one line each, for people who look at a run."""
+"""A recipe in words: what is asked, rewarded, compared and optimised, one line each, for people who look at a run.
+
+It is read from plain settings, as params.yaml resolves them and as run_info recorded them, so that a step of older code
+can be told too: what it did not know yet is left out, and what it should have known is called unknown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from pipeline.component import Component
-from pipeline.config import Data, Recipe
 from pipeline.field_docs import headline_of
+from pipeline.registry import build
 
+Settings = Mapping[str, Any]
 Line = tuple[str, str]
 """What it is about, and the words."""
+CUTS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""What cuts the distribution that tokens are drawn from: the value that cuts nothing."""
+RATIOS = {"sampling": "the engine's log-probs", "measured": "measured log-probs"}
 
 
-def recipe_in_words(recipe: Recipe, data: Data, references: Sequence[str]) -> list[Line]:
+def recipe_in_words(
+    settings: Settings,
+    sources: Sequence[str] = (),
+    references: Sequence[str] = (),
+    explained: bool = False,
+) -> list[Line]:
     """The recipe, as far as it decides what an iteration learns.
 
     Args:
-        recipe: validated, defaults filled in.
-        data: where prompts come from.
-        references: iterations whose policies are frozen for the KL term.
+        settings: by section, as in `recipes.<name>` of params.yaml, defaults filled in.
+        sources: labels of the data that prompts come from, where they are to be named.
+        references: iterations whose policies are frozen for the KL term, where they are to be named.
+        explained: whether components are told in the words of their files too; they must be valid then.
     """
-    update, compute = recipe.update_policy, recipe.compute_advantages
-    kept = "; groups without a signal are left out" if compute.drop_zero_signal else ""
+    compute, update = _section(settings, "compute_advantages"), _section(settings, "update_policy")
+    estimator = _component("advantages", compute.get("estimator", {}), explained)
+    kept = "; groups without a signal are left out" if compute.get("drop_zero_signal") else ""
     return [
-        ("prompts", _prompts(recipe, data)),
-        ("rollouts", _rollouts(recipe)),
-        *_rewards(recipe),
-        ("advantages", f"{_told(compute.estimator)}{kept}"),
-        ("loss", _told(update.loss)),
-        ("KL", _kl(recipe, references)),
-        ("update", _update(recipe)),
+        ("prompts", _prompts(_section(settings, "prepare_prompts"), sources)),
+        ("rollouts", _rollouts(_section(settings, "generate_rollouts"))),
+        *_rewards(_section(settings, "score_rollouts"), explained),
+        ("advantages", f"{estimator}{kept}"),
+        ("loss", _component("losses", update.get("loss", {}), explained)),
+        ("KL", _kl(compute, update.get("loss", {}), references)),
+        ("update", _update(update)),
     ]
 
 
-def _prompts(recipe: Recipe, data: Data) -> str:
-    prepare = recipe.prepare_prompts
-    drawn = f", {prepare.oversample:g} times as many drawn" if prepare.oversample > 1 else ""
-    preferred = f", {prepare.prefer} ones preferred" if prepare.prefer != "any" else ""
-    sources = ", ".join(data.train_labels)
-    return f"{prepare.prompts_per_iteration:,} an iteration from {sources}{drawn}{preferred}"
+def _section(settings: Settings, name: str) -> Settings:
+    found: Settings = settings.get(name, {})
+    return found
 
 
-def _rollouts(recipe: Recipe) -> str:
-    generate = recipe.generate_rollouts
-    cuts = [
-        f"{name} {value:g}"
-        for name, value, off in (
-            ("top_p", generate.top_p, 1.0),
-            ("top_k", generate.top_k, 0),
-            ("min_p", generate.min_p, 0.0),
-        )
-        if value != off
-    ]
-    sampled = ", ".join([f"temperature {generate.temperature:g}", *cuts])
-    greedy = " and a greedy one" if generate.greedy else ""
-    return (
-        f"{generate.group_size} answers{greedy} to each prompt, {sampled}, at most "
-        f"{generate.max_completion_tokens:,} tokens, by {generate.engine.name}"
+def _prompts(prepare: Settings, sources: Sequence[str]) -> str:
+    factor, preferred = prepare.get("oversample", 1), prepare.get("prefer", "any")
+    return "".join(
+        [
+            f"{_said(prepare, 'prompts_per_iteration', ',')} an iteration",
+            f" from {', '.join(sources)}" if sources else "",
+            f", {factor:g} times as many drawn" if factor > 1 else "",
+            f", {preferred} ones preferred" if preferred != "any" else "",
+        ]
     )
 
 
-def _rewards(recipe: Recipe) -> Iterator[Line]:
-    rewards = recipe.score_rollouts.rewards
+def _rollouts(generate: Settings) -> str:
+    cuts = [
+        f", {name} {generate[name]:g}"
+        for name, off in CUTS.items()
+        if generate.get(name, off) != off
+    ]
+    greedy = " and a greedy one" if generate.get("greedy") else ""
+    return (
+        f"{_said(generate, 'group_size')} answers{greedy} to each prompt, temperature "
+        f"{_said(generate, 'temperature', 'g')}{''.join(cuts)}, at most "
+        f"{_said(generate, 'max_completion_tokens', ',')} tokens, by {_name(generate.get('engine', {}))}"
+    )
+
+
+def _rewards(score: Settings, explained: bool) -> Iterator[Line]:
+    rewards = score.get("rewards", [])
     for reward in rewards:
-        weight = f", weight {reward.weight:g}" if len(rewards) > 1 or reward.weight != 1 else ""
-        yield f"reward{weight}", _told(reward)
+        shown = len(rewards) > 1 or reward.get("weight") != 1
+        weight = f", weight {_said(reward, 'weight', 'g')}" if shown else ""
+        yield f"reward{weight}", _component("rewards", reward, explained)
 
 
-def _kl(recipe: Recipe, references: Sequence[str]) -> str:
-    named = ", ".join(dict.fromkeys(references))
-    update, compute = recipe.update_policy, recipe.compute_advantages
-    if compute.needs_reference:
-        return f"to {named}, taken off the rewards: coefficient {compute.kl_coef}, {compute.kl_estimator}"
-    if update.loss.needs_reference:
-        return f"to {named}, in the loss: coefficient {update.loss.kl_coef}, {update.loss.kl_estimator}"
+def _kl(compute: Settings, loss: Settings, references: Sequence[str]) -> str:
+    """To which policies, where it acts, and how strongly; a coefficient that follows a target is told in full."""
+    named = f"to {', '.join(dict.fromkeys(references))}, " if references else ""
+    for section, place in ((compute, "taken off the rewards"), (loss, "in the loss")):
+        if coefficient := section.get("kl_coef"):
+            if isinstance(coefficient, Mapping):
+                coefficient = ", ".join(f"{key} {value:g}" for key, value in coefficient.items())
+            return f"{named}{place}: coefficient {coefficient}, {_said(section, 'kl_estimator')}"
     return "none"
 
 
-def _update(recipe: Recipe) -> str:
-    update = recipe.update_policy
-    epochs = f" over {update.epochs} epochs" if update.epochs > 1 else ""
-    steps = f"{update.optimizer_steps} optimizer step{'' if update.optimizer_steps == 1 else 's'}"
-    against = {"sampling": "the engine's log-probs", "measured": "measured log-probs"}
-    ratios = against.get(str(update.old_logprobs), str(update.old_logprobs))
-    lora = ", LoRA" if update.lora is not None else ""
-    return (
-        f"{steps} an iteration{epochs}, learning rate {update.learning_rate:g}{lora}, "
-        f"ratios against {ratios}"
+def _update(update: Settings) -> str:
+    steps, epochs = update.get("optimizer_steps"), update.get("epochs", 1)
+    old = _said(update, "old_logprobs")
+    return "".join(
+        [
+            f"{_said(update, 'optimizer_steps')} optimizer step{'' if steps == 1 else 's'} an iteration",
+            f" over {epochs} epochs" if epochs > 1 else "",
+            f", learning rate {_said(update, 'learning_rate', 'g')}",
+            ", LoRA" if update.get("lora") else "",
+            f", ratios against {RATIOS.get(old, old)}",
+        ]
     )
 
 
-def _told(component: Component) -> str:
-    """Its name, and what it does in the words of its file; one of the user's own is called by its path."""
-    name = str(getattr(component, "path", None) or component.name)
-    words = headline_of(type(component))
-    return f"{name}: {words}" if words else name
+def _component(kind: str, spec: Settings, explained: bool) -> str:
+    """Its name, and what it does in the words of its file."""
+    words = headline_of(type(build(kind, spec))) if explained else ""
+    return f"{_name(spec)}: {words}" if words else _name(spec)
+
+
+def _name(spec: Settings) -> str:
+    """One of the user's own is called by its path."""
+    return str(spec.get("path") or _said(spec, "name"))
+
+
+def _said(section: Settings, name: str, form: str = "") -> str:
+    value = section.get(name)
+    return "unknown" if value is None else format(value, form)

@@ -6,18 +6,24 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import path_of, read_json, read_table
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.artifacts import damaged, path_of, read_json, read_table
 from pipeline.config import BASE_KEY, Params
 from pipeline.errors import ArtifactError
-from pipeline.evaluation import paired_difference
+from pipeline.evaluation import interval, paired_difference, prompt_means
 from pipeline.plan import ITERATION_STAGES
 
 CURVES_FILE = Path("reports/curves.csv")
 Numbers = Mapping[str, float | None]
+Bounds = tuple[float | None, float | None]
+"""Ends of a 95 % interval; None where it is unknown."""
 
 EVALUATION = re.compile(
     r"eval/(?P<set>.+)/(?P<what>mean|pass)_at_(?P<samples>\d+)(?P<bound>_low|_high)?"
@@ -38,7 +44,13 @@ TRAINING = {
 SCORES = tuple(
     f"{what}{bound}" for what in ("mean", "greedy", "pass") for bound in ("", "_low", "_high")
 )
-COLUMNS = ("iteration", "step", "recipe", "set", *SCORES, *TRAINING)
+REWARD_BOUNDS = ("reward_low", "reward_high")
+"""Columns of the 95 % interval of the mean training reward; curves of older code have none."""
+COLUMNS = ("iteration", "step", "recipe", "set", *SCORES, *TRAINING, *REWARD_BOUNDS)
+SUMMED_UP = ("reward", "zero_signal_groups", "completion_length", "entropy", "kl", "clip_share")
+"""Columns of the last iteration that stand in the summary: `dvc exp show` has a column for each."""
+LAST = ("mean", "mean_low", "mean_high", "greedy", "pass")
+"""Scores of the last evaluation that stand in the summary."""
 DIGITS = 6
 
 
@@ -80,10 +92,12 @@ class Report:
     Attributes:
         iterations: the base policy and what is finished: sealed ones, then those of params.yaml, in its order.
         lift: by set, from the base policy to the last evaluated one.
+        reward_bounds: of the mean training reward by iteration, as far as they were looked for.
     """
 
     iterations: Sequence[Iteration]
     lift: Mapping[str, Lift] = field(default_factory=dict)
+    reward_bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
     @property
     def evaluated(self) -> list[Iteration]:
@@ -121,6 +135,8 @@ def curve_rows(report: Report) -> list[dict[str, Any]]:
     rows = []
     for item in report.iterations:
         training = {column: item.metrics.get(name) for column, name in TRAINING.items()}
+        bounds = report.reward_bounds.get(item.key, (None, None))
+        training |= zip(REWARD_BOUNDS, bounds, strict=True)
         for name, scores in (item.scores or {"": {}}).items():
             values = {**{score: scores.get(score) for score in SCORES}, **training}
             rows.append(
@@ -162,19 +178,20 @@ def read_curves(path: Path) -> list[dict[str, Any]]:
 
 def _row(cells: Mapping[str, str]) -> dict[str, Any]:
     row = {name: float(cells[name]) if cells[name] else None for name in (*SCORES, *TRAINING)}
+    row |= {name: float(cells[name]) if cells.get(name) else None for name in REWARD_BOUNDS}
     words = {name: cells[name] for name in ("iteration", "recipe", "set")}
     return {**words, "step": int(cells["step"]), **row}
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """The numbers that `dvc metrics` compares between runs."""
+    """The numbers that `dvc metrics` and `dvc exp show` compare between runs; all others are in the curves."""
     base, last, best = report.iterations[0], report.iterations[-1], report.best
     evaluated = report.evaluated
     content: dict[str, Any] = {
         "iterations": sum(item.step > 0 for item in report.iterations),
         "last_iteration": last.key,
-        "base": _evaluation(base),
-        "last": _evaluation(evaluated[-1]) if evaluated else {},
+        "base": _evaluation(base, ("mean",)),
+        "last": _evaluation(evaluated[-1], LAST) if evaluated else {},
         "lift": {
             name: {
                 "difference": _rounded(lift.difference),
@@ -184,13 +201,13 @@ def summary(report: Report) -> dict[str, Any]:
             for name, lift in report.lift.items()
         },
         "training": {
-            column: _rounded(last.metrics[name])
-            for column, name in TRAINING.items()
-            if last.metrics.get(name) is not None
+            column: _rounded(value)
+            for column in SUMMED_UP
+            if (value := last.metrics.get(TRAINING[column])) is not None
         },
     }
     if best is not None:
-        content["best"] = {"iteration": best.key, **_evaluation(best)}
+        content["best"] = {"iteration": best.key}
     return content
 
 
@@ -213,6 +230,42 @@ def read_report(params: Params) -> Report:
     return Report(report.iterations, known)
 
 
+def with_reward_bounds(report: Report) -> Report:
+    """The report with the interval of every iteration's mean reward, read from its tables.
+
+    Raises:
+        ArtifactError: if a table is damaged.
+    """
+    keys = (item.key for item in report.iterations if item.step)
+    return replace(report, reward_bounds={key: reward_bounds(key) for key in keys})
+
+
+def reward_bounds(key: str) -> Bounds:
+    """95 % interval of an iteration's mean training reward, clustered by prompt, greedy rollouts left out.
+
+    Unknown where its tables are not on disk, and with fewer than two prompts.
+
+    Raises:
+        ArtifactError: if a table is damaged.
+    """
+    scores, rollouts = path_of("scores", key), path_of("rollouts", key)
+    if not (scores.exists() and rollouts.exists()):
+        return None, None
+    table = _columns(scores, ["prompt_id", "reward"])
+    greedy = _columns(rollouts, ["greedy"])["greedy"]
+    if table.num_rows == len(greedy):
+        table = table.filter(pc.invert(greedy))
+    found = interval(prompt_means(table, "reward"))
+    return (_rounded(found.low), _rounded(found.high)) if math.isfinite(found.low) else (None, None)
+
+
+def _columns(path: Path, names: list[str]) -> pa.Table:
+    try:
+        return pq.read_table(path, columns=names)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, error) from None
+
+
 def read_iterations(params: Params) -> list[Iteration]:
     """Metrics of the base policy and of all configured iterations that are finished.
 
@@ -230,13 +283,13 @@ def read_iterations(params: Params) -> list[Iteration]:
     return iterations
 
 
-def _evaluation(item: Iteration) -> dict[str, dict[str, float | None]]:
-    """Scores of every set under the names that the metrics have."""
+def _evaluation(item: Iteration, wanted: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Some scores of every set under the names that the metrics have."""
     return {
         name: {
             _long_name(score, int(scores.get("samples", 0))): _rounded(value)
             for score, value in scores.items()
-            if score != "samples"
+            if score in wanted
         }
         for name, scores in item.scores.items()
     }

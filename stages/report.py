@@ -8,24 +8,32 @@ from pipeline.artifacts import write_json
 from pipeline.atomic import replacing
 from pipeline.params import read_params
 from pipeline.process import die_with_parent, run_program
-from pipeline.report import CURVES_FILE, read_report, summary, write_curves
+from pipeline.report import CURVES_FILE, read_report, summary, with_reward_bounds, write_curves
 
 SUMMARY = Path("reports/summary.json")
 
 
 def report() -> None:
     lock_guard.remember()
-    found = read_report(read_params())
+    found = with_reward_bounds(read_report(read_params()))
     write_json(summary(found), SUMMARY)
     with replacing(CURVES_FILE) as temporary:
         write_curves(found, temporary)
     print(f"report: {len(found.iterations)} policies; {SUMMARY}, {CURVES_FILE}")
 
 
+def _report_and_library() -> None:
+    """The report, and what `dvc plots show` draws its curves with where there is no network."""
+    from pipeline.page import vega
+
+    report()
+    vega.bundle()
+
+
 def main() -> None:
     """The program: `python -m stages.report`."""
     die_with_parent()
-    sys.exit(run_program(report, "report"))
+    sys.exit(run_program(_report_and_library, "report"))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,15 @@ MLflow folds a run's description after some 100 pixels and the experiment's afte
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 
 from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY
+from pipeline.recipe_words import recipe_in_words
 from pipeline.report import evaluation_scores
 from pipeline.tracking import views
 from pipeline.tracking.chains import Chain
 from pipeline.tracking.finished import Metrics, Step
-from pipeline.tracking.names import flattened
 
 ROWS_SHOWN = 20
 NOTE = "mlflow.note.content"
@@ -53,7 +52,7 @@ def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str
         f"{_outcome(chain)}, {first.key} to {last.key}, seed {chain.seed}. {_links(experiment_id)}",
         "",
         *(
-            f"Recipe **{step.recipe}** from {step.key}: {recipe_words(step)}.  "
+            f"Recipe **{step.recipe}** from {step.key}: {_recipe(step)}.  "
             for step in _switches(chain)
         ),
         "",
@@ -91,7 +90,7 @@ def step_text(step: Step) -> str:
             f"{'; '.join(_evaluations(step.metrics)) or 'Not evaluated'}. Policy {step.previous} → **{step.key}**, "
             f"iteration {step.number} of its run.",
             "",
-            f"Recipe **{step.recipe}**: {recipe_words(step)}.",
+            f"Recipe **{step.recipe}**: {_recipe(step)}.",
             "",
             f"- *Traces*: sampled rollouts with their rewards; *Artifacts*: `groups/{step.key}.csv` a row per group, "
             f"`groups/{step.key}.parquet` a row per rollout; *Datasets*: everything read and made, by DVC's md5",
@@ -111,35 +110,9 @@ def policy_text(step: Step, experiment_id: str, run_id: str) -> str:
     )
 
 
-def recipe_words(step: Step) -> str:
-    """The settings that a reader asks for first, in one sentence; a step of older code may lack some."""
-    said = flattened(step.settings)
-
-    def value(place: str) -> str:
-        return said.get(place, "unknown")
-
-    def component(place: str) -> str:
-        return f"`{said.get(f'{place}.path') or value(f'{place}.name')}`"
-
-    rewards = itertools.takewhile(
-        lambda place: f"{place}.name" in said,
-        (f"score_rollouts.rewards.{number}" for number in itertools.count()),
-    )
-    weighted = [f"{value(f'{place}.weight')} × {component(place)}" for place in rewards]
-    kl = said.get("update_policy.loss.kl_coef", "scheduled")
-    return "; ".join(
-        [
-            f"{value('prepare_prompts.prompts_per_iteration')} prompts × "
-            f"{value('generate_rollouts.group_size')} answers of at most "
-            f"{value('generate_rollouts.max_completion_tokens')} tokens, temperature "
-            f"{value('generate_rollouts.temperature')}",
-            f"reward {' + '.join(weighted)}",
-            f"advantage {component('compute_advantages.estimator')}",
-            f"loss {component('update_policy.loss')}, KL {'off' if kl == '0.0' else kl}",
-            f"{value('update_policy.optimizer_steps')} optimizer steps at learning rate "
-            f"{value('update_policy.learning_rate')}",
-        ]
-    )
+def _recipe(step: Step) -> str:
+    """The recipe that the step ran with, in one sentence."""
+    return "; ".join(f"{topic}: {words}" for topic, words in recipe_in_words(step.settings))
 
 
 def _outcome(chain: Chain) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -101,8 +102,22 @@ def mlflow_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
         page.context.close()
 
 
+def plots_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
+    """What `dvc plots show` draws, as a whole."""
+    from pipeline.page import vega
+
+    vega.bundle()
+    subprocess.run(["dvc", "plots", "show"], cwd=project, check=True)
+    page = browser.new_page(viewport={"width": 1440, "height": SIZES[1440]})
+    page.goto((project / "dvc_plots" / "index.html").as_uri())
+    page.locator(".vega-embed svg.marks").last.wait_for()
+    yield "dvc-plots", page.screenshot(full_page=True)
+    page.close()
+
+
 PARTS: Mapping[str, Callable[[Browser, Path], Iterator[Picture]]] = {
     "page": page_pictures,
+    "plots": plots_pictures,
     "mlflow": mlflow_pictures,
 }
 """What pictures are of; each part is called in the project, with its folder."""

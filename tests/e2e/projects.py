@@ -75,6 +75,7 @@ def make_project(folder: Path, iterations: int = 2, shrink: bool = True, **chang
     (folder / ".dvc").mkdir()
     for name in ("config", ".gitignore"):
         shutil.copy(ROOT / ".dvc" / name, folder / ".dvc" / name)
+    shutil.copytree(ROOT / ".dvc" / "plots", folder / ".dvc" / "plots")
     (folder / "reports").mkdir()
     edit_params(folder, iterations=chain(iterations), **(SMALL if shrink else {}), **changes)
     git(folder, "init", "--quiet", "--initial-branch=main")

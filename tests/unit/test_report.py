@@ -1,4 +1,6 @@
 import io
+import math
+import statistics
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,13 +11,18 @@ from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.report import print_table
 from pipeline.report import (
     COLUMNS,
+    REWARD_BOUNDS,
     Iteration,
     Lift,
     Report,
     curve_rows,
     evaluation_scores,
+    read_curves,
     read_report,
+    reward_bounds,
     summary,
+    with_reward_bounds,
+    write_curves,
 )
 from tests.unit.tracking.project import Project
 
@@ -80,6 +87,7 @@ def test_the_summary_compares_last_and_best_with_the_base(report: Report) -> Non
     assert found["iterations"] == 2
     assert found["base"]["heldout"]["mean_at_4"] == 0.25
     assert found["last"]["heldout"]["mean_at_4_low"] == 0.4
+    assert "mean_at_4_low" not in found["base"]["heldout"]
     assert found["best"]["iteration"] == "i0001"
     assert found["lift"] == {"heldout": {"difference": 0.2, "low": 0.125, "high": 0.275}}
     assert found["training"] == {"reward": 0.6}
@@ -161,6 +169,35 @@ def test_a_report_is_read_from_disk(project: Path) -> None:
     # base 0 of 4 prompts right, i0002 all: every prompt differs by 1
     assert report.lift == {"heldout": Lift(1.0, 1.0, 1.0)}
     assert curve_rows(report)[2]["entropy"] == 1.5
+
+
+def test_the_reward_has_an_interval_clustered_by_prompt(project: Path) -> None:
+    finished = Project(2).finish("i0001", "i0002")
+    scores, _ = read_table(path_of("scores", "i0001"), "scores")
+    means = scores.group_by("prompt_id").aggregate([("reward", "mean")])["reward_mean"].to_pylist()
+    # rows of one prompt count once: its deviation is taken over the means of prompts
+    half = 1.959964 * statistics.stdev(means) / math.sqrt(len(means))
+    low, high = reward_bounds("i0001")
+    assert (low, high) == pytest.approx(
+        (statistics.mean(means) - half, statistics.mean(means) + half), abs=2e-6
+    )
+    write_curves(with_reward_bounds(read_report(finished.params)), Path("curves.csv"))
+    base, first, _ = read_curves(Path("curves.csv"))
+    assert [base[name] for name in REWARD_BOUNDS] == [None, None]
+    assert [first[name] for name in REWARD_BOUNDS] == [low, high]
+    path_of("scores", "i0001").unlink()
+    assert reward_bounds("i0001") == (None, None)
+
+
+def test_curves_of_older_code_have_no_interval_of_the_reward(
+    report: Report, tmp_path: Path
+) -> None:
+    file = tmp_path / "curves.csv"
+    write_curves(report, file)
+    rows = [line.rsplit(",", len(REWARD_BOUNDS))[0] for line in file.read_text().splitlines()]
+    file.write_text("\n".join(rows))
+    assert read_curves(file)[1]["reward"] == 0.4
+    assert read_curves(file)[1]["reward_low"] is None
 
 
 def test_only_configured_iterations_count_each_at_its_place_in_the_chain(project: Path) -> None:

@@ -123,8 +123,8 @@ def test_descriptions_say_outcome_recipe_and_where_to_go(shown: Shown) -> None:
     first, *_ = note.splitlines()
     # 0.3 at the base, 0.1 more in each of three iterations
     assert first.startswith("**heldout 0.300 → 0.600** [0.580, 0.620], i0001 to i0003, seed 0.")
-    assert "Recipe **grpo** from i0001: 256 prompts × 8 answers of at most 8 tokens" in note
-    assert "reward 1.0 × `numeric_answer`" in note
+    assert "Recipe **grpo** from i0001: prompts: 256 an iteration; rollouts: 8 answers" in note
+    assert "reward: numeric_answer; advantages: group; loss: dapo; KL: none; update: 16 " in note
     second = shown.iterations["i0002"][0].info.run_id
     assert (
         f"| [i0002](#/experiments/{shown.experiment_id}/runs/{second})&emsp;| grpo&emsp;|" in note
