@@ -18,13 +18,14 @@ from pipeline.params import read_params
     "--rollouts",
     type=click.IntRange(1),
     metavar="N",
-    help="Put at most so many rollouts on it; 20,000 unless told.",
+    help="Put at most so many rollouts on it, and a quarter as many evaluation answers; 20,000 unless told.",
 )
 def page(chain: str, rollouts: int | None) -> None:
     """Write the whole run as one page, reports/index.html, which opens without a server.
 
-    Overview, curves, every rollout with its group and its tokens, what `rollbook doctor` finds, re-scores, lineage and
-    environment, from what is on disk. The page needs nothing else, and asks the network for nothing.
+    Overview, curves of all chains, every rollout and evaluation answer with its group and its tokens, what `rollbook
+    doctor` finds, re-scores, lineage and environment, from what is on disk. The page needs nothing else, and asks the
+    network for nothing.
 
     Example: rollbook page --chain strict0006
     """
@@ -32,6 +33,8 @@ def page(chain: str, rollouts: int | None) -> None:
 
     import_numpy_alone()
     settle_without_pandas()
+    from pipeline.cli.console import note_off_lock
+    from pipeline.config import BASE_KEY
     from pipeline.page.choosing import ROLLOUTS
     from pipeline.page.rollouts import Limits
     from pipeline.page.run import run_of
@@ -41,3 +44,4 @@ def page(chain: str, rollouts: int | None) -> None:
     write_page(run, Limits(rollouts=rollouts or ROLLOUTS))
     size = PAGE.stat().st_size / 1e6
     click.echo(f"{PAGE}: {run.key}, {size:.1f} MB; open it in a browser")
+    note_off_lock({BASE_KEY, *run.chain})

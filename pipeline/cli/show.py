@@ -75,14 +75,16 @@ def _json(facts: Shown) -> str:
 
 
 def _write(facts: Shown, page: Path) -> None:
-    """Writes the page whole or not at all.
+    """Writes the page whole or not at all, with what is printed beside it said on it.
 
     Raises:
         ArtifactError: if it cannot be written.
     """
     from pipeline.atomic import replacing
+    from pipeline.off_lock import off_lock, said_of
     from pipeline.showing.layout import page_of
     from pipeline.showing.page import html_of
 
+    html = html_of(page_of(facts), said_of(off_lock(_iterations(facts))))
     with replacing(page) as temporary:
-        temporary.write_text(html_of(page_of(facts)), encoding="utf-8")
+        temporary.write_text(html, encoding="utf-8")

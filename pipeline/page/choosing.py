@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +15,6 @@ TOKENS = 200_000
 """Of all completions that are shown token by token; each adds about four bytes to the file."""
 SHORTEST = 200
 """Characters that are always kept of a completion."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Rollouts of one iteration that are on the page.
-
-    Attributes:
-        rows: their places in the table, in its order.
-        viewed: those of them that are shown token by token.
-    """
-
-    rows: Sequence[int]
-    viewed: frozenset[int]
 
 
 def rows_of_groups(group_ids: Sequence[str], most: int) -> list[int]:

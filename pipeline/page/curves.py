@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
-from pipeline.evaluation import interval, prompt_means
 from pipeline.page.overview import figure, mean_name
-from pipeline.page.run import Run
-from pipeline.report import DIGITS
+from pipeline.page.run import Branch, Row, Run
+from pipeline.report import reward_bounds
 from pipeline.showing.sections import Grid
-from pipeline.showing.tables import stored
 from pipeline.visible import visible
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -35,11 +30,17 @@ TRAINING = {
 """Column of the curves: title, and what its axis says."""
 TICKS = 10
 """Marks of the horizontal axis, at most."""
+AXIS_NUMBER, AXIS_PERCENT = ".6~g", ".3~%"
+"""How the vertical axis writes values. Without a precision Vega takes one from the distance of the marks; where all
+points are alike there is none, and 1.5 is written as 2."""
 SHARES = ("truncated", "zero_signal_groups", "clip_share")
-SCORED = ("prompt_id", "reward")
+
+LEGEND = {"orient": "top", "symbolType": "stroke"}
+DATA = "points"
+"""What the data of every chart is called: the page puts those of some chains in its place."""
 
 Point = Mapping[str, Any]
-"""One point: step, iteration, series, value, and low and high of its interval or None."""
+"""One point: step, iteration, chain, series, value, and low and high of its interval or None."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Chart:
         told: what it shows, for those who do not see it.
         points: of all series.
         y_title: of the vertical axis.
+        chains: names of all chains, whether they have a point here or not: each has a colour of its own.
         percent: whether values are shares, shown in percent.
     """
 
@@ -58,6 +60,7 @@ class Chart:
     told: str
     points: Sequence[Point]
     y_title: str
+    chains: Sequence[str]
     percent: bool = False
 
     def spec(self, height: int) -> dict[str, Any]:
@@ -65,9 +68,14 @@ class Chart:
         several = len({point["series"] for point in self.points}) > 1
         shown = ".1%" if self.percent else ".4~g"
         y = {"type": "quantitative", "title": self.y_title, "scale": {"zero": False}}
-        value = {**y, "field": "value", "axis": {"format": "~%" if self.percent else "~g"}}
+        value = {
+            **y,
+            "field": "value",
+            "axis": {"format": AXIS_PERCENT if self.percent else AXIS_NUMBER},
+        }
         tooltip = [
             {"field": "iteration", "type": "nominal"},
+            *([{"field": "chain", "type": "nominal"}] if len(self.chains) > 1 else []),
             *([{"field": "series", "type": "nominal", "title": "what"}] if several else []),
             {"field": "value", "type": "quantitative", "format": shown},
         ]
@@ -77,7 +85,10 @@ class Chart:
         ]
         known = "isValid(datum.low) && isValid(datum.high)"
         has_band = any(point["low"] is not None for point in self.points)
-        line = {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"y": value}}
+        line = {
+            "mark": {"type": "line", "strokeWidth": 2},
+            "encoding": {"y": value, **self._dashes(several)},
+        }
         dots = {
             "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
             "encoding": {"y": value, "tooltip": [*tooltip, *(bounds if has_band else [])]},
@@ -87,13 +98,12 @@ class Chart:
             "mark": {"type": "area", "opacity": 0.16},
             "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
         }
-        color = {"field": "series", "type": "nominal", "title": None, "sort": None}
         return {
             "$schema": SCHEMA,
             "width": "container",
             "height": height,
             "autosize": {"type": "fit", "contains": "padding"},
-            "data": {"values": list(self.points)},
+            "data": {"name": DATA, "values": list(self.points)},
             "encoding": {
                 "x": {
                     "field": "step",
@@ -102,13 +112,31 @@ class Chart:
                     "axis": {"values": self._ticks(), "format": "d", "grid": False},
                     "scale": {"nice": False},
                 },
-                "color": {
-                    **color,
-                    "legend": {"orient": "top", "symbolType": "stroke"} if several else None,
-                },
+                "color": self._colors(several),
+                "detail": {"field": "series", "type": "nominal"},
             },
             "layer": [*([band] if has_band else []), line, dots],
         }
+
+    def _colors(self, several: bool) -> dict[str, Any]:
+        """A colour for each series; of several chains for each chain, which the page has a legend of."""
+        if len(self.chains) > 1:
+            scale = {"domain": list(self.chains)}
+            return {"field": "chain", "type": "nominal", "scale": scale, "legend": None}
+        return {
+            "field": "series",
+            "type": "nominal",
+            "title": None,
+            "sort": None,
+            "legend": LEGEND if several else None,
+        }
+
+    def _dashes(self, several: bool) -> dict[str, Any]:
+        """Of several series of several chains, what tells the series apart."""
+        if not several or len(self.chains) == 1:
+            return {}
+        dashes = {"field": "series", "type": "nominal", "title": None, "sort": None}
+        return {"strokeDash": {**dashes, "legend": LEGEND}}
 
     def _ticks(self) -> list[int]:
         """Whole iterations, TICKS at most: an axis left alone sets marks between them."""
@@ -132,68 +160,58 @@ def specs(found: Sequence[Chart]) -> list[dict[str, Any]]:
 def _evaluation(run: Run) -> Chart:
     several = len(run.sets) > 1
     points = []
-    for name in run.sets:
-        of = f"{visible(name)} " if several else ""
-        series = {"mean": f"{of}{mean_name(run)}", "greedy": f"{of}greedy"}
-        for column, label in series.items():
-            points += [
-                _point(row, label, row[column], row[f"{column}_low"], row[f"{column}_high"])
-                for row in run.rows
-                if row["set"] == name and row[column] is not None
-            ]
-    told = "; ".join(
-        _told([each for each in points if each["series"] == label]) for label in _series(points)
-    )
-    return Chart("Evaluation", told, points, "share of answers right, 95 %", percent=True)
+    for branch in run.branches:
+        for name in run.sets:
+            of = f"{visible(name)} " if several else ""
+            series = {"mean": f"{of}{mean_name(run)}", "greedy": f"{of}greedy"}
+            for column, label in series.items():
+                points += [
+                    _point(branch, row, label, column, row[f"{column}_low"], row[f"{column}_high"])
+                    for row in branch.rows
+                    if row["set"] == name and row[column] is not None
+                ]
+    return _chart(run, "Evaluation", points, "share of answers right, 95 %", percent=True)
 
 
 def _training(run: Run, column: str) -> Chart:
     title, y_title = TRAINING[column]
-    first_of = {row["iteration"]: row for row in reversed(run.rows)}
-    rows = [row for row in reversed(first_of.values()) if row[column] is not None]
     points = []
-    for row in rows:
-        low, high = _reward_interval(row["iteration"]) if column == "reward" else (None, None)
-        points.append(_point(row, title, row[column], low, high))
+    for branch in run.branches:
+        first_of = {row["iteration"]: row for row in reversed(branch.rows)}
+        for row in reversed(first_of.values()):
+            if row[column] is not None:
+                bounds = reward_bounds(row["iteration"]) if column == "reward" else (None, None)
+                points.append(_point(branch, row, title, column, *bounds))
     if any(point["low"] is not None for point in points):
         y_title += ", 95 %"
-    return Chart(title, _told(points), points, y_title, percent=column in SHARES)
+    return _chart(run, title, points, y_title, percent=column in SHARES)
 
 
-def _reward_interval(key: str) -> tuple[float | None, float | None]:
-    """Of the mean reward of an iteration, clustered by prompt; unknown where its scores are not on disk."""
-    scores, rollouts = stored("scores", key), stored("rollouts", key)
-    if scores is None or rollouts is None:
-        return None, None
-    table = scores.all(SCORED)
-    if table.num_rows == rollouts.rows:
-        table = table.filter(pc.invert(rollouts.column("greedy")))
-    found = interval(prompt_means(table, "reward"))
-    if not math.isfinite(found.low):
-        return None, None
-    return round(found.low, DIGITS), round(found.high, DIGITS)
+def _chart(run: Run, title: str, points: Sequence[Point], y_title: str, percent: bool) -> Chart:
+    names = [visible(branch.name) for branch in run.branches]
+    lines = dict.fromkeys((point["chain"], point["series"]) for point in points)
+    told = "; ".join(
+        _told([each for each in points if (each["chain"], each["series"]) == line])
+        for line in lines
+    )
+    return Chart(title, told, points, y_title, names, percent)
 
 
 def _point(
-    row: Mapping[str, Any], series: str, value: float, low: float | None, high: float | None
+    branch: Branch, row: Row, series: str, column: str, low: float | None, high: float | None
 ) -> Point:
     return {
         "step": row["step"],
         "iteration": row["iteration"],
+        "chain": visible(branch.name),
         "series": series,
-        "value": value,
+        "value": row[column],
         "low": low,
         "high": high,
     }
 
 
-def _series(points: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(str(point["series"]) for point in points))
-
-
 def _told(points: Sequence[Point]) -> str:
-    if not points:
-        return ""
     first, last = points[0], points[-1]
     return (
         f"{first['series']} goes from {first['value']:.4g} at {first['iteration']} to {last['value']:.4g} "
@@ -202,9 +220,12 @@ def _told(points: Sequence[Point]) -> str:
 
 
 def numbers(run: Run) -> Grid:
-    """The training curves as a table."""
-    names = [name for name in TRAINING if any(row[name] is not None for row in run.rows)]
-    rows = {row["iteration"]: row for row in reversed(run.rows) if row["step"]}
+    """The training curves of all chains as a table."""
+    every = [
+        row for branch in run.branches for row in branch.rows if row["iteration"] in branch.keys
+    ]
+    names = [name for name in TRAINING if any(row[name] is not None for row in every)]
+    rows = {row["iteration"]: row for row in reversed(every)}
     head = ["iteration", *(TRAINING[name][0].lower() for name in names)]
     cells = [
         [key, *(figure(row[name], 4) for name in names)] for key, row in reversed(rows.items())

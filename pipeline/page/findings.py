@@ -13,8 +13,10 @@ from pipeline.page.overview import Tile
 from pipeline.page.run import Run
 from pipeline.showing.page import marked
 
-ROLLOUT = re.compile(r"(?<![/\w])[A-Za-z]+[0-9]{4}/[0-9a-f]{16}(?:/[0-9]{2,})?\b")
-"""The id of a rollout, or of a group; evaluations have others, and are not on the page."""
+ROLLOUT = re.compile(
+    r"(?<![/\w])(?:eval:[^\s&<>]+/)?[A-Za-z]+[0-9]{4}/[0-9a-f]{16}(?:/[0-9]{2,})?\b"
+)
+"""The id of a rollout or of a group, of training or of an evaluation."""
 
 
 def diagnosed(run: Run) -> Diagnosis | RollbookError:

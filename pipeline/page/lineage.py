@@ -80,7 +80,7 @@ def drawing(run: Run) -> str:
     width = max(node.x for node in found.values()) + MARGIN
     height = max(node.y for node in found.values()) + MARGIN
     scores = {
-        row["iteration"]: row["mean"] for row in reversed(run.rows) if row["mean"] is not None
+        row["iteration"]: row["mean"] for row in reversed(run.every_row) if row["mean"] is not None
     }
     edges = []
     for key, item in every.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pipeline.ancestry import commit_of, short_commit, span
 from pipeline.config import BASE_KEY
+from pipeline.doctor.iteration import Reading
 from pipeline.evaluation import paired_difference
 from pipeline.hashing import short
 from pipeline.page.run import Row, Run
@@ -116,7 +117,8 @@ def recipes(run: Run) -> Iterator[tuple[str, list[Part]]]:
     """Every stretch of iterations under one recipe: what it is called, and the recipe in words."""
     for keys in run.stretches():
         references = [run.params.every_iteration[key].reference for key in keys]
-        words = recipe_in_words(run.params.recipe_of(keys[0]), run.params.data, references)
+        recipe = Reading(keys[0], run.params).recipe.model_dump(mode="json", serialize_as_any=True)
+        words = recipe_in_words(recipe, run.params.data.train_labels, references, explained=True)
         yield f"{run.recipe(keys[0])}, {span(keys)}", [Pairs(words)]
 
 

@@ -1,7 +1,11 @@
-"""Rollouts of a chain as columns for the browser: every text made visible, a block per iteration."""
+"""Rollouts and evaluation answers of a chain as columns for the browser: every text made visible, in blocks.
+
+A block is what one iteration holds for training, or what its policy answered to one evaluation set.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.ancestry import span
+from pipeline.artifacts import path_of
+from pipeline.config import BASE_KEY
+from pipeline.ids import IdParts
 from pipeline.page.choosing import (
     CHARACTERS,
     ROLLOUTS,
@@ -22,13 +30,11 @@ from pipeline.page.choosing import (
 )
 from pipeline.page.packing import packed
 from pipeline.page.run import Run
-from pipeline.page.token_views import Views
+from pipeline.page.token_views import TRAINING, Views
 from pipeline.showing.answers import REWARD
 from pipeline.showing.tables import Stored, stored
 from pipeline.visible import visible
 
-BESIDE = ("scores", "advantages", "updates")
-"""Tables that say more of a rollout."""
 COMPLETION = (
     "rollout_id",
     "group_id",
@@ -38,7 +44,12 @@ COMPLETION = (
     "completion",
     "finish_reason",
 )
+SCORES = ("reward", "error")
+"""Of a scores table, beside the columns of single rewards."""
+UPDATES = ("trained", "reason", "clipped_fraction", "loss_share")
 TRAINED = "trained"
+EVALUATION_SHARE = 4
+"""Evaluations get a quarter of the room of training, beside it."""
 DIGITS = 6
 """Significant digits of a number on the page."""
 
@@ -51,7 +62,7 @@ class Limits:
     """What the page holds at most.
 
     Attributes:
-        rollouts: of all iterations.
+        rollouts: of all blocks.
         characters: of all completions.
         tokens: of all completions that are shown token by token.
     """
@@ -60,19 +71,61 @@ class Limits:
     characters: int = CHARACTERS
     tokens: int = TOKENS
 
+    def of_evaluation(self) -> Limits:
+        """What it holds of evaluations, beside that."""
+        return Limits(
+            *(
+                -(-each // EVALUATION_SHARE)
+                for each in (self.rollouts, self.characters, self.tokens)
+            )
+        )
+
 
 @dataclass(frozen=True)
-class _Iteration:
-    """One iteration's rollouts, as far as they are on the page.
+class _Block:
+    """Rollouts of one iteration, or answers of its policy to one evaluation set.
 
     Attributes:
-        key: of it.
-        table: of its completions.
-        rows: places in the table that are on the page.
+        key: of the iteration.
+        table: of the completions.
+        evaluation_set: of an evaluation; empty in training.
     """
 
     key: str
     table: Stored
+    evaluation_set: str = ""
+
+    @cached_property
+    def name(self) -> str:
+        """What the ids of its groups begin with."""
+        return f"{IdParts(self.evaluation_set, self.key).head}{self.key}"
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Of its rows in the table."""
+        if not self.evaluation_set:
+            return list(range(self.table.rows))
+        found = pc.equal(self.table.column("set"), self.evaluation_set)
+        return pc.indices_nonzero(found).to_pylist()
+
+    def chosen(self, most: int) -> _Chosen:
+        """As many of its rows as may be on the page, whole groups."""
+        if most >= len(self.places):
+            return _Chosen(self, self.places)
+        groups = self.table.column("group_id").take(pa.array(self.places, pa.int64()))
+        return _Chosen(self, [self.places[at] for at in rows_of_groups(groups.to_pylist(), most)])
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A block as far as it is on the page.
+
+    Attributes:
+        block: of which.
+        rows: places in its table that are on the page.
+    """
+
+    block: _Block
     rows: Sequence[int]
 
     @cached_property
@@ -82,23 +135,44 @@ class _Iteration:
     @cached_property
     def rollouts(self) -> pa.Table:
         """COMPLETION and the number of tokens, of the rows."""
-        found = self.table.all(COMPLETION).take(self._indices)
-        lengths = pc.list_value_length(
-            self.table.column("completion_token_ids").take(self._indices)
-        )
+        table = self.block.table
+        found = table.all(COMPLETION).take(self._indices)
+        lengths = pc.list_value_length(table.column("completion_token_ids").take(self._indices))
         return found.append_column("tokens", lengths)
 
-    def beside(self, kind: str) -> dict[str, list[Any]]:
-        """Columns without lists of another table, in the order of the rows; none where it is not on disk."""
-        table = stored(kind, self.key)
+    def beside(self, kind: str, wanted: Sequence[str], prefix: str = "") -> dict[str, list[Any]]:
+        """Columns of another table in the order of the rows; none where it is not on disk.
+
+        Args:
+            kind: of the table.
+            wanted: names of columns; those that it does not have are left out.
+            prefix: columns that begin so are wanted too.
+        """
+        table = stored(kind, self.block.key)
         if table is None:
             return {}
-        names = [name for name in table.names if name not in ("group_id", "prompt_id", "iteration")]
-        found = table.all([name for name in names if not table.is_nested(name)])
+        names = [
+            name
+            for name in table.names
+            if name in wanted or (prefix and name.startswith(prefix) and not table.is_nested(name))
+        ]
+        found = table.all(["rollout_id", *names])
         places = pc.index_in(
             self.rollouts["rollout_id"], value_set=found["rollout_id"].combine_chunks()
         )
-        return {name: found[name].take(places).to_pylist() for name in found.column_names}
+        return {name: found[name].take(places).to_pylist() for name in names}
+
+    def prompts(self) -> dict[str, Mapping[str, Any]]:
+        """`prompt` and `reference_answer` by id of the prompt, in the order of the rows; empty where not on disk."""
+        order = dict.fromkeys(self.rollouts["prompt_id"].to_pylist())
+        kind = "evaluations" if self.block.evaluation_set else "prompts"
+        table, rows = stored(kind, self.block.key), {}
+        if table is not None:
+            found = table.all(["prompt_id", "prompt", "reference_answer"])
+            if self.block.evaluation_set:
+                found = found.take(self._indices)
+            rows = {row["prompt_id"]: row for row in found.to_pylist()}
+        return {prompt: rows.get(prompt, {}) for prompt in order}
 
     @cached_property
     def texts(self) -> list[str]:
@@ -111,8 +185,8 @@ class Explored:
     """All that the explorer shows.
 
     Attributes:
-        blocks: packed columns by iteration.
-        views: packed tokens by iteration; none where no rollout is shown token by token.
+        blocks: packed columns by name of the block, training first.
+        views: packed tokens by name of the block; none where no rollout is shown token by token.
         left_out: what is not on the page, a sentence each.
         missing: iterations whose rollouts are not on disk, with what brings them.
     """
@@ -124,76 +198,113 @@ class Explored:
 
 
 def explored(run: Run, limits: Limits) -> Explored:
-    """Packs the rollouts of a chain.
+    """Packs the rollouts and evaluations of a chain.
 
     Raises:
         ArtifactError: if a table is damaged.
     """
-    tables = {key: table for key in run.chain if (table := stored("rollouts", key))}
-    counts = {key: table.rows for key, table in tables.items()}
-    allowed = shares(counts, limits.rollouts)
-    iterations = [
-        _Iteration(key, table, rows_of_groups(table.column("group_id").to_pylist(), allowed[key]))
-        if allowed[key] < counts[key]
-        else _Iteration(key, table, range(counts[key]))
-        for key, table in tables.items()
+    training = [_Block(key, table) for key in run.chain if (table := stored("rollouts", key))]
+    evaluations = [
+        _Block(key, table, name)
+        for key in (BASE_KEY, *run.chain)
+        if (table := stored("evaluations", key))
+        for name in pc.unique(table.column("set")).to_pylist()
     ]
-    most = longest_kept(
-        [len(text) for each in iterations for text in each.texts], limits.characters
+    asked, judged = (
+        _packed(training, run, limits, "rollouts"),
+        _packed(evaluations, run, limits.of_evaluation(), "evaluation answers"),
     )
-    room = shares({each.key: _tokens_in(each, most) for each in iterations}, limits.tokens)
-    blocks, views, viewed, cut = {}, {}, 0, 0
-    for each in iterations:
+    return Explored(
+        {**asked.blocks, **judged.blocks},
+        {**asked.views, **judged.views},
+        [*asked.left_out, *judged.left_out],
+        list(_missing(run)),
+    )
+
+
+def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Explored:
+    """Packs blocks of one kind within limits that they share.
+
+    Args:
+        blocks: to pack.
+        run: they are of.
+        limits: of all together.
+        what: they hold, for the sentences about what is left out.
+    """
+    counts = {block.name: len(block.places) for block in blocks}
+    allowed = shares(counts, limits.rollouts)
+    chosen = [block.chosen(allowed[block.name]) for block in blocks]
+    most = longest_kept([len(text) for each in chosen for text in each.texts], limits.characters)
+    room = shares({each.block.name: _tokens_in(each, most) for each in chosen}, limits.tokens)
+    packs, views, viewed, cut = {}, {}, 0, 0
+    for each in chosen:
+        block = each.block
         whole = [most is None or len(text) <= most for text in each.texts]
         cut += len(whole) - sum(whole)
         tokens = [
             count if complete else 0
             for count, complete in zip(each.rollouts["tokens"].to_pylist(), whole, strict=True)
         ]
-        shown = viewed_rows(each.rollouts["group_id"].to_pylist(), tokens, room[each.key])
+        shown = viewed_rows(each.rollouts["group_id"].to_pylist(), tokens, room[block.name])
         viewed += len(shown)
-        blocks[each.key] = packed(_columns(each, most))
+        packs[block.name] = packed(_columns(each, most))
         if shown:
-            places = [each.rows[at] for at in shown]
-            views[each.key] = packed(Views(run.stored, each.key, each.table).columns(shown, places))
-    on_page = sum(len(each.rows) for each in iterations)
-    left_out = list(_left_out(on_page, sum(counts.values()), viewed, cut, most))
-    return Explored(blocks, views, left_out, list(_missing(run, tables)))
+            kinds = () if block.evaluation_set else TRAINING
+            view = Views(run.stored, block.key, block.table, kinds)
+            views[block.name] = packed(view.columns(shown, [each.rows[at] for at in shown]))
+    on_page = sum(len(each.rows) for each in chosen)
+    left_out = list(_left_out(what, on_page, sum(counts.values()), viewed, cut, most))
+    return Explored(packs, views, left_out)
 
 
-def _tokens_in(each: _Iteration, most: int | None) -> int:
+def _tokens_in(each: _Chosen, most: int | None) -> int:
     pairs = zip(each.texts, each.rollouts["tokens"].to_pylist(), strict=True)
     return sum(count for text, count in pairs if most is None or len(text) <= most)
 
 
 def _left_out(
-    on_page: int, stored_rows: int, viewed: int, cut: int, most: int | None
+    what: str, on_page: int, stored_rows: int, viewed: int, cut: int, most: int | None
 ) -> Iterator[str]:
     if on_page < stored_rows:
         yield (
-            f"{on_page:,} of {stored_rows:,} rollouts are on this page, whole groups from every iteration; "
+            f"{on_page:,} of {stored_rows:,} {what} are on this page, whole groups from every iteration; "
             "`rollbook page --rollouts N` puts more on it."
         )
     if cut:
         yield f"{cut:,} completions are longer than {most:,} characters; their middle is left out."
     if viewed < on_page:
-        yield f"{viewed:,} of {on_page:,} are here token by token; `rollbook show ID` has every one."
+        yield (
+            f"{viewed:,} of {on_page:,} {what} are here token by token; `rollbook show ID` has every one."
+        )
 
 
-def _missing(run: Run, tables: Mapping[str, Stored]) -> Iterator[str]:
-    for key in run.chain:
-        if key not in tables and run.stored.info("generate_rollouts", key):
-            path = f"artifacts/rollouts/{key}.parquet"
-            yield f"{path} is not on disk: {run.stored.fetch(path)}"
+def _missing(run: Run) -> Iterator[str]:
+    for kind, stage in (("rollouts", "generate_rollouts"), ("evaluations", "evaluate_policy")):
+
+        def brings(key: str, kind: str = kind, stage: str = stage) -> str:
+            path = path_of(kind, key)
+            made = bool(run.stored.info(stage, key))
+            return run.stored.fetch(path.as_posix()) if made and not path.exists() else ""
+
+        for what, keys in itertools.groupby((BASE_KEY, *run.chain), brings):
+            if what:
+                yield f"The {kind} table of {span(list(keys))} is not on disk: {what}."
 
 
-def _columns(each: _Iteration, most: int | None) -> Columns:
-    """The block of an iteration."""
-    rollouts = each.rollouts
-    scores, advantages, updates = (each.beside(kind) for kind in BESIDE)
+def _columns(each: _Chosen, most: int | None) -> Columns:
+    """A block as the browser reads it."""
+    block, rollouts = each.block, each.rollouts
+    advantages: dict[str, list[Any]] = {}
+    updates: dict[str, list[Any]] = {}
+    if block.evaluation_set:
+        scores = each.beside("evaluations", SCORES, REWARD)
+    else:
+        scores = each.beside("scores", SCORES, REWARD)
+        advantages = each.beside("advantages", ["advantage"])
+        updates = each.beside("updates", UPDATES)
     names = [name for name in scores if name.startswith(REWARD)]
-    prompt_ids = list(dict.fromkeys(rollouts["prompt_id"].to_pylist()))
-    place_of = {prompt: place for place, prompt in enumerate(prompt_ids)}
+    prompts = each.prompts()
+    place_of = {prompt: place for place, prompt in enumerate(prompts)}
     fates = [
         None if trained is None else TRAINED if trained else reason or "not trained on"
         for trained, reason in zip(
@@ -201,8 +312,12 @@ def _columns(each: _Iteration, most: int | None) -> Columns:
         )
     ]
     return {
-        "iteration": each.key,
-        **_prompts(each.key, prompt_ids),
+        "name": visible(block.name),
+        "iteration": block.key,
+        "set": visible(block.evaluation_set),
+        "prompt_id": list(prompts),
+        "prompt": [_shown(row.get("prompt")) for row in prompts.values()],
+        "reference": [_shown(row.get("reference_answer")) for row in prompts.values()],
         "group": [place_of[prompt] for prompt in rollouts["prompt_id"].to_pylist()],
         "sample": [rollout.rpartition("/")[2] for rollout in rollouts["rollout_id"].to_pylist()],
         "greedy": [at for at, greedy in enumerate(rollouts["greedy"].to_pylist()) if greedy],
@@ -218,20 +333,6 @@ def _columns(each: _Iteration, most: int | None) -> Columns:
         "fate": _coded(fates) if fates else None,
         "clipped": _numbers(updates.get("clipped_fraction")),
         "loss_share": _numbers(updates.get("loss_share")),
-    }
-
-
-def _prompts(key: str, prompt_ids: Sequence[str]) -> Columns:
-    """Prompts as the policy saw them, in this order; those that are not on disk are null."""
-    table, rows = stored("prompts", key), {}
-    if table is not None:
-        found = table.all(["prompt_id", "prompt", "reference_answer"])
-        rows = {row["prompt_id"]: row for row in found.to_pylist()}
-    chosen = [rows.get(prompt, {}) for prompt in prompt_ids]
-    return {
-        "prompt_id": list(prompt_ids),
-        "prompt": [_shown(row.get("prompt")) for row in chosen],
-        "reference": [_shown(row.get("reference_answer")) for row in chosen],
     }
 
 

@@ -1,4 +1,4 @@
-"""The chain of iterations that a page is about."""
+"""The chain of iterations that a page is about, and the others beside it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.artifacts import path_of
+from pipeline.chain_tips import has_begun, tip_of
 from pipeline.config import BASE_KEY, Params
-from pipeline.errors import ConfigError, Problem, nearest
 from pipeline.report import CURVES_FILE, Report, curve_rows, read_curves, read_iterations
 from pipeline.showing.chain import Chain
 
@@ -20,18 +20,33 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A chain, as far as it shares no iteration with those before it.
+
+    Attributes:
+        name: the iteration that it ends with, and its recipes.
+        keys: its own iterations, oldest first.
+        rows: of the curves, by step: its own, and those of the policy that it starts from.
+    """
+
+    name: str
+    keys: Sequence[str]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
 class Run:
     """One chain of policies, as far as it is on disk.
 
     Attributes:
         params: of the project.
         key: the iteration that the chain ends with; `i0000` where there is no other.
-        rows: of the curves, those of the chain, by step; none if nothing is evaluated.
+        every_row: of the curves, by step, those of other chains too; none if nothing is evaluated.
     """
 
     params: Params
     key: str
-    rows: Sequence[Row]
+    every_row: Sequence[Row]
 
     @cached_property
     def chain(self) -> list[str]:
@@ -39,17 +54,20 @@ class Run:
         return self.params.chain(self.key)
 
     @cached_property
+    def rows(self) -> list[Row]:
+        """Of the curves, those of the chain."""
+        return self._rows_of({BASE_KEY, *self.chain})
+
+    @cached_property
     def finished(self) -> list[str]:
-        """Those of them that have all their numbers."""
+        """Those of its iterations that have all their numbers."""
         known = {row["iteration"] for row in self.rows}
         return [key for key in self.chain if key in known]
 
     @cached_property
     def begun(self) -> list[str]:
-        """Those of them that have made rollouts which are on disk, or are finished."""
-        return [
-            key for key in self.chain if key in self.finished or path_of("rollouts", key).exists()
-        ]
+        """Those of them that are finished, or of which something is on disk."""
+        return [key for key in self.chain if key in self.finished or has_begun(key)]
 
     @cached_property
     def stored(self) -> Chain:
@@ -75,6 +93,23 @@ class Run:
         followed = {item.previous for item in every.values()}
         return [key for key in every if key not in followed and key != self.key]
 
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """This chain, then of every other one what is not of those before it, if it has a number."""
+        taken, found = {BASE_KEY}, []
+        for end in (self.key, *self.others()):
+            own = [key for key in self.params.chain(end) if key not in taken]
+            taken.update(own)
+            start = self.params.every_iteration[own[0]].previous if own else BASE_KEY
+            if end == self.key or self._rows_of(set(own)):
+                recipes = " → ".join(dict.fromkeys(map(self.recipe, own)))
+                name = f"{end}, {recipes}" if recipes else end
+                found.append(Branch(name, own, self._rows_of({start, *own})))
+        return found
+
+    def _rows_of(self, keys: set[str]) -> list[Row]:
+        return [row for row in self.every_row if row["iteration"] in keys]
+
 
 def run_of(params: Params, key: str = "") -> Run:
     """The chain that ends with an iteration; without one, the chain of the last iteration that has begun.
@@ -83,16 +118,8 @@ def run_of(params: Params, key: str = "") -> Run:
         ConfigError: if there is no such iteration.
         ArtifactError: if a file is damaged.
     """
-    every = params.every_iteration
-    if key and key not in every:
-        what = f"there is no iteration {key!r}; {nearest(key, every)}"
-        raise ConfigError([Problem("--chain", what)], COMMAND)
-    rows = _curves(params)
-    known = {row["iteration"] for row in rows}
-    begun = [each for each in every if each in known or path_of("rollouts", each).exists()]
-    key = key or (begun or list(every) or [BASE_KEY])[-1]
-    chain = {BASE_KEY, *params.chain(key)}
-    return Run(params, key, [row for row in rows if row["iteration"] in chain])
+    rows = sorted(_curves(params), key=lambda row: int(row["step"]))
+    return Run(params, tip_of(params, key, COMMAND), rows)
 
 
 def _curves(params: Params) -> list[dict[str, Any]]:

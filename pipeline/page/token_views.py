@@ -22,23 +22,27 @@ SPECIAL, MASKED, LOW, HIGH = 1, 2, 4, 8
 """Marks of a token, added up and written as one hexadecimal digit."""
 THOUSANDTHS = 1000
 """Log-probs and ratios are whole numbers of these."""
+TRAINING = ("logprobs", "updates", "advantages")
+"""Tables that say more of the tokens of a rollout; of an evaluation answer there are none."""
 LARGEST = 1e6
 """Ratios above it are shown as it."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """Token views of one iteration.
+    """Token views of one iteration, or of its evaluation.
 
     Attributes:
         chain: what run_info says.
         key: the iteration.
-        completions: its table of rollouts.
+        completions: its table of rollouts, or of evaluation answers.
+        beside: kinds of the tables that say more of them.
     """
 
     chain: Chain
     key: str
     completions: Stored
+    beside: Sequence[str] = TRAINING
 
     def columns(self, shown: Sequence[int], places: Sequence[int]) -> dict[str, Any]:
         """The views.
@@ -48,7 +52,7 @@ class Views:
             places: the same rollouts' places in the table.
         """
         rows = self.completions.all().take(pa.array(places, pa.int64()))
-        others = {kind: self._beside(kind, rows) for kind in ("logprobs", "updates", "advantages")}
+        others = {kind: self._beside(kind, rows) for kind in TRAINING}
         found: dict[str, Any] = {
             "row": list(shown),
             "spelled": [],
@@ -86,7 +90,7 @@ class Views:
 
     def _beside(self, kind: str, rows: pa.Table) -> list[dict[str, Any]]:
         """Rows of another table in this order; empty where there is none."""
-        table = stored(kind, self.key)
+        table = stored(kind, self.key) if kind in self.beside else None
         if table is None or not table.rows:
             return [{} for _ in range(rows.num_rows)]
         found = table.all()

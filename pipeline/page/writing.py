@@ -9,6 +9,7 @@ from pipeline.atomic import replacing
 from pipeline.config import BASE_KEY
 from pipeline.doctor import Diagnosis
 from pipeline.errors import RollbookError
+from pipeline.off_lock import off_lock, said_of
 from pipeline.page.curves import Chart, charts, numbers, specs
 from pipeline.page.document import Document, Section, asset, explorer_html, explorer_settings
 from pipeline.page.environment import environments
@@ -23,6 +24,10 @@ from pipeline.showing.page import marked, part_html, safe
 from pipeline.showing.sections import Part
 
 PAGE = Path("reports/index.html")
+COLORS = 6
+"""That the page has for chains: `--c1` and so on in style.css; with more chains they begin again."""
+CHAINS_SHOWN = 6
+"""Chains whose curves are drawn until the reader chooses others."""
 
 
 def write_page(run: Run, limits: Limits, path: Path = PAGE) -> None:
@@ -74,6 +79,13 @@ def _subtitle(run: Run) -> str:
 
 def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
     parts = []
+    if line := said_of(off_lock({BASE_KEY, *run.chain}, run.stored.md5s)):
+        parts.append(f'<p class="finding warning">Note: {marked(line)}.</p>')
+    if others := run.others():
+        parts.append(
+            f"<p>This page tells of the chain {BASE_KEY} to {marked(run.key)}; the curves and the lineage show "
+            f"all. Others end with {marked(', '.join(others))}: <code>rollbook page --chain KEY</code> shows one.</p>"
+        )
     if not run.begun:
         parts.append(
             "<p>No iteration has run yet. <code>dvc repro</code> trains what params.yaml says: what is below.</p>"
@@ -90,11 +102,6 @@ def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
     parts.append(_tall(_html(evaluation(run))))
     parts.append(_named(recipes(run)))
     parts.append(f"<h3>Made from</h3>{_html(made_from(run))}")
-    if others := run.others():
-        names = ", ".join(others)
-        parts.append(
-            f"<p>Other chains end with {marked(names)}; <code>rollbook page --chain KEY</code> shows one.</p>"
-        )
     return "".join(parts)
 
 
@@ -107,7 +114,19 @@ def _curves(run: Run, drawn: Sequence[Chart]) -> str:
         for chart in drawn
     )
     table = _tall(_html([numbers(run)]))
-    return f'<div class="charts">{figures}</div><details><summary>The numbers</summary>{table}</details>'
+    return f'{_legend(run)}<div class="charts">{figures}</div><details><summary>The numbers</summary>{table}</details>'
+
+
+def _legend(run: Run) -> str:
+    """Of several chains, which colour each has, and which are shown; empty of one."""
+    if len(run.branches) == 1:
+        return ""
+    choices = "".join(
+        f'<label><input type="checkbox" value="{safe(branch.name)}"{" checked" if at < CHAINS_SHOWN else ""}>'
+        f'<span class="swatch c{at % COLORS + 1}"></span>{safe(branch.name)}</label>'
+        for at, branch in enumerate(run.branches)
+    )
+    return f'<fieldset id="chains"><legend>Chains</legend>{choices}</fieldset>'
 
 
 def _lineage(run: Run) -> str:

@@ -69,8 +69,13 @@ h2 {{ font-size: 1.1rem; margin: 2rem 0 .5rem; }}
 {PARTS_STYLE}"""
 
 
-def html_of(page: Page) -> str:
-    """The whole page."""
+def html_of(page: Page, note: str = "") -> str:
+    """The whole page.
+
+    Args:
+        page: what it shows.
+        note: a sentence about all of it, if there is one.
+    """
     title = f"{page.title} {page.name}"
     return "\n".join(
         [
@@ -82,6 +87,7 @@ def html_of(page: Page) -> str:
             f"<style>{STYLE}</style></head><body><main>",
             f"<h1>{safe(title)}</h1>",
             f'<p class="sub">{marked(page.subtitle)}</p>',
+            *([f'<p class="bad">Note: {marked(note)}.</p>'] if note else []),
             *(_section(section) for section in page.sections),
             "</main></body></html>",
             "",

@@ -26,6 +26,7 @@ from tests.benchmarks import (
     generation,
     hostile_code,
     kills,
+    page,
     rescoring,
     scoring,
     sealing,
@@ -47,6 +48,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "sealing": sealing.report,
     "showing": showing.report,
     "tracking": tracking.report,
+    "page": page.report,
     "kills": kills.report,
 }
 REPORTS: dict[str, Callable[[Sequence[str]], None]] = {

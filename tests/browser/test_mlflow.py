@@ -144,7 +144,13 @@ def test_a_run_says_what_came_out_and_by_which_recipe(pages: Pages) -> None:
     pages.open(f"runs/{pages.runs['grpo, seed 0']}")
     pages.sees("heldout 0.300 → 0.600", "[0.580, 0.620]", "i0001 to i0003, seed 0")
     pages.page.get_by_text("Show more").first.click()
-    pages.sees("256 prompts × 8 answers", "1.0 × numeric_answer", "loss dapo", "nats per token")
+    pages.sees(
+        "256 an iteration",
+        "8 answers to each prompt",
+        "reward: numeric_answer",
+        "loss: dapo",
+        "nats per token",
+    )
     pages.sees("0.500 [0.480, 0.520]")
     for key in ("i0001", "i0002", "re-scored: length"):
         expect(pages.page.get_by_role("link", name=key).first).to_be_visible()

@@ -63,11 +63,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        made.make(rows=64, texts=made.HOSTILE)
+        made.make(rows=64, texts=made.HOSTILE, branch=("b0002", "i0001"))
         made.say("i0002", ["The answer is 5.", "Perhaps 6?", "long " * 400])
         edit("prompts", "i0001", prompt=[PROMPT] * 8)
         edit("rollouts", "i0002", finish_reason=["stop"] * 48 + ["length"] * 16)
-        write_page(run_of(read_params()), Limits())
+        edit("evaluations", "i0002", completion=["evaluated"] * 320)
+        write_page(run_of(read_params(), "i0002"), Limits())
     return folder / "reports" / "index.html"
 
 
@@ -108,10 +109,52 @@ def test_it_opens_from_a_file_and_asks_for_nothing(seen: Seen, file: Path) -> No
     assert seen.page.locator(".chart svg").count() == len(seen.page.query_selector_all(".chart"))
     assert seen.page.locator(".chart svg").count() >= 4
     points = seen.page.locator(".chart").first.locator(".mark-symbol.role-mark path")
-    assert points.count() == 6  # two series at the base and two iterations
-    points.last.hover()
+    # Two series of the base and two iterations, and of the branch from i0001 on.
+    assert points.count() == 6 + 4
+    points.nth(5).hover()
     expect(seen.page.locator("#vg-tooltip-element")).to_contain_text("i0002")
     assert seen.complaints == []
+
+
+def test_every_chart_shows_what_it_is_told(seen: Seen) -> None:
+    figures = seen.page.locator("figure")
+    titles = figures.locator("figcaption").all_inner_texts()
+    drawn = {}
+    for place, title in enumerate(titles):
+        marks = figures.nth(place).locator(".chart .mark-symbol.role-mark path")
+        boxes = [mark.bounding_box() for mark in marks.all()]
+        frame = figures.nth(place).locator(".chart").bounding_box()
+        assert frame is not None
+        for box in boxes:
+            assert box is not None and box["width"] > 1
+            assert frame["x"] <= box["x"] <= frame["x"] + frame["width"]
+            assert frame["y"] <= box["y"] <= frame["y"] + frame["height"]
+        drawn[title] = len(boxes)
+        assert figures.nth(place).locator(".chart .mark-line path").count() >= 2
+    # Of training: i0001 and i0002, then i0001 again, where the branch starts, and b0002.
+    assert drawn == {"Evaluation": 10, **dict.fromkeys(titles[1:], 4)}
+    assert {"Training reward", "Policy entropy", "Gradient norm"} <= set(titles)
+    norms = figures.nth(titles.index("Gradient norm")).locator(".chart").inner_text().split()
+    assert "1.5" in norms  # of every iteration
+
+
+def test_chains_are_drawn_as_the_reader_chooses(seen: Seen) -> None:
+    points = seen.page.locator(".chart").first.locator(".mark-symbol.role-mark path")
+    boxes = seen.page.locator("#chains input")
+    assert boxes.count() == 2 and "b0002, other" in seen.page.locator("#chains").inner_text()
+    colors = seen.page.locator(".swatch").evaluate_all(
+        "all => all.map(each => getComputedStyle(each).backgroundColor)"
+    )
+    drawn = points.evaluate_all("all => all.map(each => getComputedStyle(each).fill)")
+    assert set(drawn) == set(colors) and len(set(colors)) == 2
+    boxes.nth(0).uncheck()
+    expect(points).to_have_count(4)
+    # A chain keeps its colour.
+    left = points.evaluate_all("all => all.map(each => getComputedStyle(each).fill)")
+    assert set(left) == {colors[1]}
+    boxes.nth(0).focus()
+    seen.page.keyboard.press("Space")
+    expect(points).to_have_count(10)
 
 
 def test_nothing_else_could_be_asked_for_or_run(browser: Browser, file: Path) -> None:
@@ -164,6 +207,28 @@ def test_filters_find_what_is_there(seen: Seen) -> None:
     assert seen.set("text", "‹u+202e›2+3") == "1–25 of 64"  # of prompts too
 
 
+def test_evaluation_answers_are_filtered_and_opened_alike(seen: Seen) -> None:
+    iterations = "all => all.filter(each => !each.disabled).map(each => each.textContent)"
+    options = seen.page.locator("#filters [name=iteration] option")
+    assert options.evaluate_all(iterations) == ["all", "i0001", "i0002"]
+    seen.set("advantage-low", "0.5")
+    assert seen.set("of", "heldout") == "1–25 of 640"  # advantages do not count here
+    assert seen.page.locator("[name=advantage-low]").is_disabled()
+    assert seen.set("iteration", "i0002") == "1–25 of 320"
+    assert seen.set("reward-low", "1") == "1–25 of 128"
+    assert seen.set("text", "nowhere") == "no rollout fits"
+    assert seen.set("text", "EVALUATED") == "1–25 of 128"
+    seen.open(0)
+    assert "#eval:heldout/i0002/" in seen.page.url
+    pane = seen.page.locator("#rollout")
+    assert pane.locator(".cards li").count() == 5
+    assert "answer 04, greedy" in pane.locator(".cards").inner_text()
+    assert "advantage" not in pane.inner_text()
+    seen.set("of", "")
+    assert seen.page.locator("[name=advantage-low]").is_enabled()
+    assert seen.complaints == []
+
+
 def test_order_and_leaves(seen: Seen) -> None:
     seen.set("order", "tokens down")
     lengths = [int(each) for each in seen.page.locator("#rows td:nth-child(3)").all_inner_texts()]
@@ -209,11 +274,16 @@ def test_keys_alone_are_enough(browser: Browser, file: Path) -> None:
     keys.press("Tab")
     assert seen.page.evaluate(f"{focus}.className") == "skip"
     assert seen.page.evaluate(f"{focus}.getBoundingClientRect().left") >= 0
-    for _ in range(60):
+    reached = set()
+    for _ in range(80):
         keys.press("Tab")
         assert seen.page.evaluate(f"getComputedStyle({focus}).outlineStyle") != "none"
+        reached.add(seen.page.evaluate(f"{focus}.id || {focus}.name || {focus}.value"))
         if seen.page.evaluate(f"{focus}.closest('#rows') !== null"):
             break
+    controls = seen.page.locator("#theme, #chains input, #filters input, #filters select")
+    wanted = controls.evaluate_all("all => all.map(each => each.id || each.name || each.value)")
+    assert set(wanted) - reached == set() and len(wanted) == 12
     first = seen.page.evaluate(f"{focus}.title")
     keys.press("ArrowDown")
     second = seen.page.evaluate(f"{focus}.title")
@@ -239,6 +309,37 @@ def test_a_link_opens_its_rollout(browser: Browser, file: Path, seen: Seen) -> N
     linked.page.close()
 
 
+def test_long_texts_are_cut_until_they_are_asked_for(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made.make(keys=["i0001"])
+    long, hebrew = "word " * 2_000, "\u05e9\u05dc\u05d5\u05dd 5 \u05e2\u05d5\u05dc\u05dd"
+    made.say("i0001", [hebrew, long])
+    edit("prompts", "i0001", prompt=["?" * 1_000] * 2)
+    edit("scores", "i0001", reward=[None] * made.ROWS)
+    write_page(run_of(read_params()), Limits())
+    seen = look(browser, tmp_path / "reports" / "index.html", width=390)
+    assert seen.page.locator("#chains").count() == 0  # there is one
+    seen.open(0)
+    assert hebrew in seen.page.locator("#rollout pre.strip").inner_text()
+    cards = seen.page.locator("#rollout .cards li")
+    assert "reward –" in cards.nth(1).inner_text()
+    assert "characters …" in cards.nth(1).inner_text()
+    seen.open(1)
+    strip = seen.page.locator("#rollout pre.strip")
+    assert strip.locator(".t").count() == 1_000
+    seen.page.locator("#rollout button", has_text="All 10,").click()
+    assert strip.evaluate("element => element.textContent") == visible(long, lines=True)
+    assert seen.page.evaluate("document.activeElement.className") == "strip"
+    seen.set("order", "reward down")
+    assert seen.found() == "1–16 of 16"
+    assert seen.set("reward-low", "0") == "no rollout fits"
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert seen.complaints == []
+    seen.page.context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", SHOWN)
 def test_it_fits_and_everyone_can_read_it(
@@ -247,6 +348,7 @@ def test_it_fits_and_everyone_can_read_it(
     seen = look(browser, file, width, scheme)
     seen.open(1)
     seen.page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true })")
+    seen.page.wait_for_selector("#rollout details td")
     room = seen.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert room[0] <= room[1] == width
     light = seen.page.evaluate(

@@ -23,6 +23,13 @@ from pipeline.cli.seal import kept_keys
 from pipeline.cli.train_from import branch
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.lock_text import entries_of, lock_of, without
+from pipeline.page.curves import charts
+from pipeline.page.environment import environments
+from pipeline.page.findings import diagnosed, findings_html
+from pipeline.page.lineage import drawing
+from pipeline.page.overview import evaluation, recipes
+from pipeline.page.rollouts import Limits, explored
+from pipeline.page.run import run_of
 from pipeline.params import parse_params, read_params, read_text, read_yaml, write_text
 from pipeline.plan import PLAN_FILE, make_plan
 from pipeline.report import read_report
@@ -146,6 +153,35 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     assert [chain.contents for chain in read_chains(params)] == [chain.contents for chain in chains]
     assert checking.reruns(params, make_plan(params)) == []
     assert checking.unfinished(params) == []
+
+
+def test_the_page_shows_of_sealed_iterations_what_it_showed_before(
+    copy: Path, sealed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    for folder in (copy, sealed):
+        monkeypatch.chdir(folder)
+        for file in Path("artifacts/policies").glob("*/tokenizer.json"):
+            file.unlink()  # of no use: SHARED
+        seen.append(_on_the_page())
+    before, after = seen
+    names = [*KEYS, *(f"eval:heldout/{key}" for key in ("i0000", *KEYS))]
+    assert list(before["explored"].blocks) == names
+    assert len(before["evaluation"][0].rows) == 5
+    assert after == before
+
+
+def _on_the_page() -> dict[str, Any]:
+    run = run_of(read_params())
+    return {
+        "explored": explored(run, Limits()),
+        "charts": charts(run),
+        "evaluation": evaluation(run),
+        "recipes": list(recipes(run)),
+        "findings": findings_html(diagnosed(run)),
+        "lineage": drawing(run),
+        "environments": environments(run),
+    }
 
 
 def test_dvc_keeps_what_is_sealed_and_nothing_of_what_is_pruned(sealed: Path) -> None:

@@ -3,6 +3,13 @@
 (() => {
   const specs = JSON.parse(document.getElementById("chart-specs").textContent);
   const places = [...document.querySelectorAll(".chart")];
+  const choices = document.getElementById("chains"); // of several chains, which are drawn
+
+  const chosen = (spec) => {
+    if (!choices) return spec.data.values;
+    const names = new Set(Array.from(choices.querySelectorAll(":checked"), (box) => box.value));
+    return spec.data.values.filter((point) => names.has(point.chain));
+  };
 
   // The colour that a variable of the page stands for now: light-dark() is resolved only where it is used.
   const probe = document.createElement("span");
@@ -27,13 +34,16 @@
     };
   };
 
+  let views = [];
   const draw = async () => {
     const dark = getComputedStyle(document.documentElement).colorScheme === "dark" ||
       (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
     const options = { actions: false, ast: true, renderer: "svg", config: config(), tooltip: { theme: dark ? "dark" : "light" } };
-    await Promise.all(places.map((place, at) => vegaEmbed(place, specs[at], options)));
+    const drawn = specs.map((spec, at) => vegaEmbed(places[at], { ...spec, data: { ...spec.data, values: chosen(spec) } }, options));
+    views = (await Promise.all(drawn)).map((each) => each.view);
     document.documentElement.dataset.charts = "drawn";
   };
   document.addEventListener("themechange", draw);
+  if (choices) choices.addEventListener("change", () => views.forEach((view, at) => view.data(specs[at].data.name, chosen(specs[at])).runAsync()));
   draw();
 })();

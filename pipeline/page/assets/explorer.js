@@ -1,10 +1,15 @@
-// Rollouts: a list that can be filtered, the group of one side by side, and one token by token.
+// Rollouts and evaluation answers: a list that can be filtered, the group of one side by side, and one token by token.
+// A block holds those of one iteration, or the answers of its policy to one evaluation set.
 // Texts of the run go into the page as text nodes only. They are visible already: no control character is left in them.
 "use strict";
 (() => {
   const settings = JSON.parse(document.getElementById("explorer-settings").textContent);
   const SIGNS = new RegExp(settings.signs, "u"), PAGE = settings.page;
-  const SPECIAL = 1, MASKED = 2, LOW = 4, HIGH = 8, NOTHING = "–", LISTED = 200, NUMBERED = 300, TYPING = 120; // ms until a reader who types has paused
+  const SPECIAL = 1, MASKED = 2, LOW = 4, HIGH = 8, NOTHING = "–";
+  const LISTED = 200, BESIDE = 1200; // characters of a completion in the list, and beside others of its group
+  const STRIP = 1000, PLAIN = 6000; // tokens, and characters of texts without tokens, until the reader wants all
+  const NUMBERED = 300; // tokens written out in numbers
+  const TYPING = 120; // ms until a reader who types has paused
   const at = (id) => document.getElementById(id);
   const form = at("filters"), body = at("rows"), pane = at("rollout"), said = at("found");
 
@@ -20,26 +25,31 @@
   const starts = []; // of each block among all rollouts
 
   const place = (number) => {
-    let block = starts.length - 1;
-    while (starts[block] > number) block -= 1;
+    const block = starts.findLastIndex((start) => start <= number);
     return [blocks[block], number - starts[block]];
   };
-  const idOf = (block, row) => `${block.iteration}/${block.prompt_id[block.group[row]]}/${block.sample[row]}`;
+  const idOf = (block, row) => `${block.name}/${block.prompt_id[block.group[row]]}/${block.sample[row]}`;
   const word = (coded, row) => coded && coded.codes.length ? coded.words[coded.codes[row]] : null;
   const value = (column, row) => column ? column[row] : null;
 
   const tokensOf = async (block) => {
-    const element = at(`tokens-${block.iteration}`);
+    const element = at(`tokens-${block.name}`);
     if (!element) return null;
-    if (!tokens.has(block.iteration)) {
-      tokens.set(block.iteration, unpacked(element).then((views) => {
+    if (!tokens.has(block.name)) {
+      tokens.set(block.name, unpacked(element).then((views) => {
         views.place = new Map(views.row.map((row, view) => [row, view]));
         views.start = [];
         views.marks.reduce((sum, marks) => { views.start.push(sum); return sum + marks.length; }, 0);
         return views;
       }));
     }
-    return tokens.get(block.iteration);
+    return tokens.get(block.name);
+  };
+
+  // Texts in small letters, for the search: made while nothing else is to do, or when they are needed.
+  const lower = (block) => {
+    block.lower ??= { text: block.text.map((each) => each.toLowerCase()), prompt: block.prompt.map((each) => (each || "").toLowerCase()) };
+    return block.lower;
   };
 
   // --- filters -----------------------------------------------------------------------------------
@@ -49,18 +59,18 @@
     (low === null && high === null) || (number !== null && (low === null || number >= low) && (high === null || number <= high));
 
   const matching = () => {
-    const key = form.elements.iteration.value, finish = form.elements.finish.value;
+    const set = form.elements.of.value, key = form.elements.iteration.value, finish = form.elements.finish.value;
     const text = form.elements.text.value.toLowerCase();
     const [rewardLow, rewardHigh, low, high] = ["reward-low", "reward-high", "advantage-low", "advantage-high"].map(bound);
     const kept = [];
     blocks.forEach((block, number) => {
-      if (key && block.iteration !== key) return;
-      if (text) block.lower ??= block.text.map((each) => each.toLowerCase());
+      if (block.set !== set || (key && block.iteration !== key)) return;
+      const asked = text ? lower(block).prompt.map((each) => each.includes(text)) : [];
       for (let row = 0; row < block.text.length; row += 1) {
         if (finish && word(block.finish, row) !== finish) continue;
         if (!within(value(block.reward, row), rewardLow, rewardHigh)) continue;
-        if (!within(value(block.advantage, row), low, high)) continue;
-        if (text && !block.lower[row].includes(text) && !(block.prompt[block.group[row]] || "").toLowerCase().includes(text)) continue;
+        if (!set && !within(value(block.advantage, row), low, high)) continue;
+        if (text && !asked[block.group[row]] && !block.lower.text[row].includes(text)) continue;
         kept.push(starts[number] + row);
       }
     });
@@ -134,10 +144,10 @@
     return list;
   };
 
-  const strip = (block, row, views) => {
-    const view = views.place.get(row), start = views.start[view], marks = views.marks[view];
+  const strip = (block, row, views, most) => {
+    const view = views.place.get(row), start = views.start[view], marks = views.marks[view].slice(0, most);
     const element = make("pre", "strip");
-    let offset = 0, clipped = 0;
+    let offset = 0;
     for (let token = 0; token < marks.length; token += 1) {
       const position = start + token, bits = parseInt(marks[token], 16);
       const size = views.size[position], probability = Math.exp(Math.min(views.logprob[position], 0) / 1000);
@@ -155,16 +165,24 @@
         held ? `held by the ${held === "low" ? "lower" : "upper"} bound` : "",
       ].filter(Boolean).join(", ");
       marked(span, text);
-      if (held) { span.append(settings.clips[held]); clipped += 1; }
+      if (held) span.append(settings.clips[held]);
       element.append(span);
     }
-    return [element, clipped];
+    return element;
   };
+  const clippedIn = (marks) => [...marks].filter((mark) => parseInt(mark, 16) & (LOW | HIGH)).length;
 
-  // The same in numbers, for those who cannot point at a token.
+  // The same in numbers, for those who cannot point at a token; made when it is opened.
   const grid = (block, row, views) => {
-    const view = views.place.get(row), start = views.start[view], count = Math.min(views.marks[view].length, NUMBERED);
-    const more = views.marks[view].length - count, table = make("table"), head = make("tr"), rows = make("tbody");
+    const all = views.marks[views.place.get(row)].length, count = Math.min(all, NUMBERED);
+    const details = make("details"), frame = make("div", "wide tall");
+    frame.tabIndex = 0;
+    details.append(make("summary", "", all > count ? `The first ${count} tokens in numbers` : "Tokens in numbers"), frame);
+    details.addEventListener("toggle", () => frame.append(numbers(block, row, views, count)), { once: true });
+    return details;
+  };
+  const numbers = (block, row, views, count) => {
+    const view = views.place.get(row), start = views.start[view], table = make("table"), head = make("tr"), rows = make("tbody");
     head.append(make("th", "n", "token"), make("th", "", "text"), ...["id", "p", "log-prob", ...(views.ratio ? ["ratio"] : [])].map((name) => make("th", "n", name)));
     let offset = 0;
     for (let token = 0; token < count; token += 1) {
@@ -180,21 +198,42 @@
     }
     table.append(make("thead"), rows);
     table.tHead.append(head);
-    const details = make("details"), frame = make("div", "wide tall");
-    frame.tabIndex = 0;
-    frame.append(table);
-    details.append(make("summary", "", more ? `The first ${count} tokens in numbers` : "Tokens in numbers"), frame);
-    return details;
+    return table;
+  };
+
+  // A button that puts the whole in the place of a part.
+  const offerWhole = (part, text, whole) => {
+    const button = make("button", "", text);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      const element = whole();
+      element.tabIndex = -1;
+      part.replaceWith(element);
+      button.remove();
+      element.focus();
+    });
+    return button;
   };
 
   const completion = (block, row, views) => {
+    const text = block.text[row];
     if (!views || !views.place.has(row)) {
-      return [marked(make("pre"), block.text[row]), make("p", "sub", `Not here token by token; rollbook show ${idOf(block, row)}`)];
+      const part = marked(make("pre"), ends(text, PLAIN)), whole = () => marked(make("pre"), text);
+      const rest = text.length > PLAIN ? [offerWhole(part, `All ${text.length.toLocaleString("en")} characters`, whole)] : [];
+      return [part, ...rest, make("p", "sub", `Not here token by token; rollbook show ${idOf(block, row)}`)];
     }
-    const [element, clipped] = strip(block, row, views);
+    const marks = views.marks[views.place.get(row)], part = strip(block, row, views, STRIP), clipped = clippedIn(marks);
+    const whole = () => strip(block, row, views, marks.length);
+    const rest = marks.length > STRIP ? [offerWhole(part, `All ${marks.length.toLocaleString("en")} tokens; these are the first ${STRIP.toLocaleString("en")}`, whole)] : [];
     const legend = at("legend").content.cloneNode(true);
     const notes = [views.said, clipped ? `${clipped} held by a bound of the loss (${settings.clips.low} lower, ${settings.clips.high} upper)` : ""].filter(Boolean);
-    return [element, legend, ...notes.map((note) => make("p", "sub", note)), grid(block, row, views)];
+    return [part, ...rest, legend, ...notes.map((note) => make("p", "sub", note)), grid(block, row, views)];
+  };
+
+  // Both ends of a long text: its answer stands at the end.
+  const ends = (text, most) => {
+    const left = text.length - most;
+    return left <= 0 ? text : `${text.slice(0, most / 2)}\n… ${left.toLocaleString("en")} characters …\n${text.slice(-most / 2)}`;
   };
 
   const card = (block, row, chosen) => {
@@ -202,9 +241,10 @@
     button.type = "button";
     button.dataset.row = row;
     if (row === chosen) button.setAttribute("aria-current", "true");
-    const numbers = `reward ${number(value(block.reward, row))}, advantage ${signed(value(block.advantage, row))}`;
+    const advantage = block.set ? "" : `, advantage ${signed(value(block.advantage, row))}`;
+    const numbers = `reward ${number(value(block.reward, row))}${advantage}`;
     const size = `${block.tokens[row]} token${block.tokens[row] === 1 ? "" : "s"}, ${word(block.finish, row)}`;
-    const text = marked(make("pre"), block.text[row]);
+    const text = marked(make("pre"), ends(block.text[row], BESIDE));
     text.tabIndex = 0;
     text.setAttribute("aria-label", `text of answer ${block.sample[row]}`);
     item.append(button, make("p", "", numbers), make("p", "", size), text);
@@ -221,7 +261,7 @@
     const facts = [
       ["reward", number(value(block.reward, row), 6)],
       ...(rewards.length > 1 ? rewards.map(([name, column]) => [name, number(column[row], 6)]) : []),
-      ["advantage", signed(value(block.advantage, row))],
+      ...(block.set ? [] : [["advantage", signed(value(block.advantage, row))]]),
       ["finish", `${word(block.finish, row)}, ${block.tokens[row]} tokens`],
       ...(block.reference[group] === null ? [] : [["reference answer", block.reference[group]]]),
       ...(block.error[row] ? [["error", block.error[row]]] : []),
@@ -242,14 +282,13 @@
       pairs(facts),
       make("h3", "", `Its group: ${siblings.length} answers to this prompt`), cards,
     );
-    history.replaceState(null, "", `#${id}`);
+    history.replaceState(null, "", `#${encodeURI(id)}`);
     if (focus) heading.focus();
   };
 
   const showId = (id) => {
-    const [key, prompt, sample] = id.split("/");
-    const number = blocks.findIndex((block) => block.iteration === key);
-    const block = blocks[number];
+    const number = blocks.findIndex((block) => id.startsWith(`${block.name}/`));
+    const block = blocks[number], [prompt, sample] = block ? id.slice(block.name.length + 1).split("/") : [];
     const row = block ? block.sample.findIndex((each, row) => (sample === undefined || each === sample) && block.prompt_id[block.group[row]] === prompt) : -1;
     if (row >= 0) { at("rollouts").scrollIntoView(); show(starts[number] + row, true); return; }
     pane.replaceChildren(make("p", "", `${id} is not on this page; rollbook show ${id}`));
@@ -273,32 +312,50 @@
     const button = body.querySelector("tr.open button") || body.querySelector("button");
     if (button) button.focus();
   });
+  // Iterations that the chosen kind has; only rollouts have advantages.
+  const fit = () => {
+    const set = form.elements.of.value, keys = new Set(blocks.filter((block) => block.set === set).map((block) => block.iteration));
+    for (const option of form.elements.iteration.options) option.hidden = option.disabled = option.value !== "" && !keys.has(option.value);
+    if (form.elements.iteration.selectedOptions[0]?.disabled) form.elements.iteration.value = "";
+    at("advantages").disabled = set !== "";
+  };
   form.addEventListener("input", (event) => {
     clearTimeout(waiting);
+    if (event.target.name === "of") fit();
     if (event.target.tagName === "SELECT") filter();
     else waiting = setTimeout(filter, TYPING);
   });
-  form.addEventListener("reset", () => setTimeout(filter));
+  form.addEventListener("reset", () => setTimeout(() => { fit(); filter(); }));
   form.addEventListener("submit", (event) => { event.preventDefault(); filter(); });
   const turn = (by) => { first = Math.max(0, first + by * PAGE); showList(); };
   at("previous").addEventListener("click", () => turn(-1));
   at("next").addEventListener("click", () => turn(1));
   addEventListener("hashchange", showHash);
 
+  const offer = (name, value, text) => {
+    const choice = form.elements[name];
+    if (![...choice.options].some((option) => option.value === value)) choice.append(new Option(text, value));
+  };
   (async () => {
     const elements = [...document.querySelectorAll("script[data-block]")];
     for (const element of elements) {
-      said.value = `reading ${blocks.length + 1} of ${elements.length} iterations …`;
+      said.value = `reading ${blocks.length + 1} of ${elements.length} parts …`;
       starts.push((starts.at(-1) ?? 0) + (blocks.at(-1)?.text.length ?? 0));
       blocks.push(await unpacked(element));
-      const options = form.elements.finish;
-      for (const each of blocks.at(-1).finish.words) {
-        if (![...options.options].some((option) => option.value === each)) options.append(new Option(each, each));
-      }
-      form.elements.iteration.append(new Option(blocks.at(-1).iteration, blocks.at(-1).iteration));
+      for (const each of blocks.at(-1).finish.words) offer("finish", each, each);
+      offer("of", blocks.at(-1).set, blocks.at(-1).set ? `evaluation: ${blocks.at(-1).set}` : "training");
+      offer("iteration", blocks.at(-1).iteration, blocks.at(-1).iteration);
     }
+    const keys = form.elements.iteration; // by number; all of them stay first
+    keys.append(...[...keys.options].sort((one, two) => one.value.slice(-4).localeCompare(two.value.slice(-4))));
+    keys.value = "";
+    fit();
     filter();
     showHash();
     document.documentElement.dataset.explorer = "ready";
+    for (const block of blocks) {
+      await new Promise((resume) => (window.requestIdleCallback ?? setTimeout)(resume));
+      lower(block);
+    }
   })();
 })();

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.artifacts import path_of, read_facts, read_json, rows_in, write_json, write_table
+from pipeline.artifacts import (
+    ROOT,
+    path_of,
+    read_facts,
+    read_json,
+    rows_in,
+    write_json,
+    write_table,
+)
 from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.dvc_lock import LOCK_FILE
+from pipeline.hashing import md5_of
 from pipeline.plan import ITERATION_STAGES
 from pipeline.ragged import Ragged
-from tests.benchmarks.showing import GROUP, make_project
+from tests.benchmarks.showing import GROUP, make_iteration, make_project
 from tests.unit.test_params import shipped
 
 KEYS = ("i0001", "i0002")
@@ -39,13 +50,19 @@ HOSTILE = [
 """Completions that want to be more than text: one for each answer of a group."""
 
 
-def make(keys: Sequence[str] = KEYS, rows: int = ROWS, texts: Sequence[str] | None = None) -> None:
+def make(
+    keys: Sequence[str] = KEYS,
+    rows: int = ROWS,
+    texts: Sequence[str] | None = None,
+    branch: tuple[str, str] | None = None,
+) -> None:
     """Writes the run below the current directory.
 
     Args:
         keys: of its iterations, a straight chain.
         rows: rollouts of each.
         texts: completions, again and again; None: fifty digits each.
+        branch: one iteration more, and which of `keys` it follows, under a recipe `other`.
     """
     make_project(keys, rows)
     raw = shipped()
@@ -53,9 +70,14 @@ def make(keys: Sequence[str] = KEYS, rows: int = ROWS, texts: Sequence[str] | No
         key: {"previous": previous, "recipe": "grpo", "reference": BASE_KEY}
         for previous, key in itertools.pairwise([BASE_KEY, *keys])
     }
+    if branch is not None:
+        key, previous = branch
+        make_iteration(key, previous, rows)
+        raw["recipes"]["other"] = {"extends": "grpo"}
+        raw["iterations"][key] = {"previous": previous, "recipe": "other", "reference": BASE_KEY}
     write_params(raw)
     write_json(_evaluation(0), path_of("metrics/evaluate_policy", BASE_KEY))
-    for step, key in enumerate(keys, start=1):
+    for step, key in enumerate(raw["iterations"], start=1):
         for stage in ITERATION_STAGES:
             write_json({}, path_of(f"metrics/{stage}", key))
         write_json(_evaluation(step), path_of("metrics/evaluate_policy", key))
@@ -68,6 +90,16 @@ def make(keys: Sequence[str] = KEYS, rows: int = ROWS, texts: Sequence[str] | No
         write_json({**read_json(path), "environment": ENVIRONMENT}, path)
         if texts is not None:
             say(key, texts)
+    _fit_lock()
+
+
+def _fit_lock() -> None:
+    """Puts into dvc.lock which run_info lies here."""
+    text = LOCK_FILE.read_text(encoding="utf-8")
+    for file in (ROOT / "run_info").rglob("*.json"):
+        entry = rf"(path: {re.escape(file.as_posix())}\n +hash: md5\n +md5: )\w+"
+        text = re.sub(entry, rf"\g<1>{md5_of(file)}", text)
+    LOCK_FILE.write_text(text, encoding="utf-8")
 
 
 def write_params(raw: object) -> None:

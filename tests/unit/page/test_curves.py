@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from pipeline.page.curves import TICKS, Chart, charts, specs
+from pipeline.config import PARAMS_FILE
+from pipeline.page.curves import TICKS, Chart, charts, numbers, specs
 from pipeline.page.run import run_of
 from pipeline.params import read_params
+from tests.unit.page.project import make, write_params
 
 
 def chart(first: int, last: int) -> Chart:
     points = [
-        {"step": step, "iteration": "", "series": "x", "value": 1.0, "low": None, "high": None}
+        {
+            "step": step,
+            "iteration": "",
+            "chain": "x",
+            "series": "x",
+            "value": 1.0,
+            "low": None,
+            "high": None,
+        }
         for step in (first, last)
     ]
-    return Chart("title", "", points, "y")
+    return Chart("title", "", points, "y", ["x"])
 
 
 @pytest.mark.parametrize(
@@ -47,3 +58,36 @@ def test_the_curves_of_a_run(stored_run: Path) -> None:
     # Two groups of the same mean: no spread between prompts.
     assert (reward["value"], reward["low"], reward["high"]) == (0.5, 0.5, 0.5)
     assert all(point["low"] is None for point in found["Policy entropy"].points)
+
+
+def test_every_chain_is_a_line_of_its_own_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(branch=("b0002", "i0001"))
+    run = run_of(read_params(), "i0002")
+    evaluation, reward, *_ = charts(run)
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for point in evaluation.points:
+        drawn.setdefault((point["chain"], point["series"]), []).append(point["iteration"])
+    # A branch begins at the policy that it starts from.
+    assert drawn == {
+        ("i0002, grpo", "mean@4"): ["i0000", "i0001", "i0002"],
+        ("i0002, grpo", "greedy"): ["i0000", "i0001", "i0002"],
+        ("b0002, other", "mean@4"): ["i0001", "b0002"],
+        ("b0002, other", "greedy"): ["i0001", "b0002"],
+    }
+    assert "mean@4 goes from 0.5 at i0001 to 0.7 at b0002" in evaluation.told
+    first, second, *_ = specs([evaluation, reward])
+    for spec in (first, second):
+        assert spec["encoding"]["color"]["scale"]["domain"] == ["i0002, grpo", "b0002, other"]
+    assert "strokeDash" in first["layer"][1]["encoding"]
+    assert "strokeDash" not in second["layer"][1]["encoding"]
+    assert [row[0] for row in numbers(run).rows] == ["i0001", "i0002", "b0002"]
+
+
+def test_a_chain_that_has_not_begun_is_not_drawn(own_run: Path) -> None:
+    raw = json.loads(PARAMS_FILE.read_text())
+    raw["iterations"]["b0002"] = {"previous": "i0001", "recipe": "grpo", "reference": "i0000"}
+    write_params(raw)
+    assert [branch.name for branch in run_of(read_params()).branches] == ["i0002, grpo"]

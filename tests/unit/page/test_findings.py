@@ -28,8 +28,10 @@ def test_a_finding_says_what_to_change_and_where_to_look() -> None:
     assert "recipes.grpo.update_policy.learning_rate: 0.1 → 0.01" in html
 
 
-def test_ids_of_evaluations_lead_nowhere() -> None:
-    assert linked("eval:heldout/i0001/0123456789abcdef/02 is not here").count("<a") == 0
+def test_ids_of_evaluations_lead_to_their_answers() -> None:
+    name = "eval:math/aime/i0001/0123456789abcdef/02"
+    assert linked(f"such as {name} is") == f'such as <a href="#{name}">{name}</a> is'
+    assert linked("x/i0001/0123456789abcdef/02").count("<a") == 0
 
 
 def test_the_tile_counts_the_worst_first() -> None:

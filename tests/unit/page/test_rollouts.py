@@ -21,6 +21,8 @@ from pipeline.visible import visible
 from tests.unit.page.project import HOSTILE, KEYS, ROWS, drop
 from tests.unit.showing.project import edit
 
+EVALUATIONS = [f"eval:heldout/{key}" for key in KEYS]
+
 
 def unpacked(text: str) -> Any:
     """What `packed` packed, as a browser reads it."""
@@ -33,7 +35,7 @@ def pack(limits: Limits | None = None) -> Explored:
 
 def test_columns_are_those_of_the_tables(stored_run: Path) -> None:
     found = pack()
-    assert list(found.blocks) == list(KEYS)
+    assert list(found.blocks) == [*KEYS, *EVALUATIONS]
     assert not found.left_out and not found.missing
     for key in KEYS:
         block = unpacked(found.blocks[key])
@@ -53,6 +55,35 @@ def test_columns_are_those_of_the_tables(stored_run: Path) -> None:
         assert block["tokens"] == [len(row["completion_token_ids"]) for row in tables["rollouts"]]
         finish = [block["finish"]["words"][code] for code in block["finish"]["codes"]]
         assert finish == ["length"] * ROWS
+
+
+def test_evaluation_answers_stand_beside_the_rollouts(own_run: Path) -> None:
+    path = path_of("evaluations", "i0002")
+    table = rows_in(path, path)
+    sets = ["heldout" if place < 5 else "math/aime" for place in range(table.num_rows)]
+    ids = [
+        row["rollout_id"].replace("heldout", name)
+        for row, name in zip(table.to_pylist(), sets, strict=True)
+    ]
+    groups = [each.rpartition("/")[0] for each in ids]
+    edit("evaluations", "i0002", set=sets, rollout_id=ids, group_id=groups)
+    found = pack()
+    assert list(found.blocks)[2:] == [*EVALUATIONS, "eval:math/aime/i0002"]
+    first, rest = (unpacked(found.blocks[name]) for name in list(found.blocks)[3:])
+    assert (len(first["text"]), len(rest["text"])) == (5, table.num_rows - 5)
+    shown = [
+        f"{block['name']}/{block['prompt_id'][group]}/{sample}"
+        for block in (first, rest)
+        for group, sample in zip(block["group"], block["sample"], strict=True)
+    ]
+    assert shown == ids
+    assert first["reward"] + rest["reward"] == table["reward"].to_pylist()
+    assert first["greedy"] == [4] and first["advantage"] is None and first["fate"] is None
+    rows = table.to_pylist()
+    assert first["prompt"] == [rows[0]["prompt"]] and first["reference"] == ["5"]
+    views = unpacked(found.views["eval:math/aime/i0002"])
+    assert views["row"] == list(range(len(rest["text"]))) and views["ratio"] is None
+    assert views["id"] == [token for row in rows[5:] for token in row["completion_token_ids"]]
 
 
 def test_no_text_holds_a_character_without_a_look(stored_run: Path) -> None:
@@ -106,14 +137,15 @@ def bits(token: Token) -> int:
 def test_limits_say_what_they_leave_out(stored_run: Path) -> None:
     found = pack(Limits(rollouts=16, tokens=400))
     blocks = {key: unpacked(text) for key, text in found.blocks.items()}
-    assert {key: len(block["text"]) for key, block in blocks.items()} == {"i0001": 8, "i0002": 8}
-    assert {key: len(set(block["group"])) for key, block in blocks.items()} == {
-        "i0001": 1,
-        "i0002": 1,
-    }
+    # Evaluations get a quarter beside: of each the one group that comes first, cut.
+    counts = {**dict.fromkeys(KEYS, 8), **dict.fromkeys(EVALUATIONS, 2)}
+    assert {key: len(block["text"]) for key, block in blocks.items()} == counts
+    assert all(len(set(block["group"])) == 1 for block in blocks.values())
+    prompts = [blocks[name]["prompt_id"] for name in EVALUATIONS]
+    assert prompts[0] == prompts[1]  # so that policies can be compared
     said = " ".join(found.left_out)
     assert "16 of 32 rollouts are on this page" in said and "--rollouts N" in said
-    assert "0 of 16 are here token by token" in said
+    assert "0 of 16 rollouts are here token by token" in said
 
 
 def test_long_completions_lose_their_middle_and_no_view_is_wrong(own_run: Path) -> None:
@@ -133,9 +165,9 @@ def test_what_is_not_on_disk_is_named_and_the_rest_is_shown(own_run: Path) -> No
     for kind in ("scores", "advantages", "updates", "prompts", "logprobs"):
         drop(kind, "i0002")
     found = pack()
-    assert list(found.blocks) == ["i0002"]
+    assert list(found.blocks) == ["i0002", *EVALUATIONS]
     assert found.missing == [
-        "artifacts/rollouts/i0001.parquet is not on disk: `dvc pull artifacts/rollouts/i0001.parquet` brings it"
+        "The rollouts table of i0001 is not on disk: `rollbook pull` brings it."
     ]
     block = unpacked(found.blocks["i0002"])
     assert block["reward"] is None and block["advantage"] is None and block["fate"] is None

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import path_of
+from pipeline.artifacts import path_of, write_json
 from pipeline.errors import ConfigError
 from pipeline.page.rollouts import Limits
 from pipeline.page.run import run_of
 from pipeline.page.writing import page_html
 from pipeline.params import read_params
 from pipeline.report import CURVES_FILE, Report, read_iterations, write_curves
-from tests.unit.page.project import HOSTILE, KEYS, write_params
+from tests.unit.page.project import HOSTILE, KEYS, ROWS, make, write_params
+from tests.unit.showing.project import edit
 from tests.unit.test_params import shipped
 
 ROOT = Path(__file__).parents[3]
@@ -122,26 +123,39 @@ def test_numbers_of_git_are_shown_where_metrics_were_not_pulled(own_run: Path) -
     shutil.rmtree("artifacts/rollouts")
     after = written()
     assert "0.460 – 0.540" in before and "0.460 – 0.540" in after.text
-    assert "artifacts/rollouts/i0001.parquet is not on disk" in after.text
+    assert "rollouts table of i0001 to i0002 is not on disk" in after.text
 
 
-def test_a_branch_is_shown_on_demand_and_drawn_always(own_run: Path) -> None:
-    raw = shipped()
-    chain = {
-        key: {"previous": previous, "recipe": "grpo", "reference": "i0000"}
-        for previous, key in zip(("i0000", *KEYS), KEYS, strict=False)
-    }
-    raw["recipes"]["other"] = {"extends": "grpo"}
-    branch = {"previous": "i0001", "recipe": "other", "reference": "i0000"}
-    raw["iterations"] = {**chain, "b0002": branch}
-    write_params(raw)
-    page = written()
-    assert "grpo: i0000 to i0002" in page.text and "b0002" in page.text
-    assert "Other chains end with b0002" in page.text
-    other = written("b0002")
-    assert "grpo → other: i0000 to b0002" in other.text and "other, b0002" in other.text
+def test_a_branch_is_shown_on_demand_and_drawn_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(branch=("b0002", "i0001"))
+    page = written("i0002")
+    assert "grpo: i0000 to i0002" in page.text
+    assert "tells of the chain i0000 to i0002" in page.text and "Others end with b0002" in page.text
+    assert "i0002, grpo" in page.text and "b0002, other" in page.text  # the legend of the curves
+    other = written()  # it has begun last
+    assert "grpo → other: i0000 to b0002" in other.text and "Others end with i0002" in other.text
     with pytest.raises(ConfigError, match="did you mean"):
         written("b0003")
+
+
+def test_a_workspace_off_dvc_lock_is_said(own_run: Path) -> None:
+    assert "another run" not in written().text
+    path = path_of("run_info/update_policy", "i0002")
+    path.write_text(path.read_text() + " ")
+    said = "what lies in the workspace of update_policy@i0002 is of another run than dvc.lock names"
+    assert said in written().text
+    assert "another run" not in written("i0001").text
+
+
+def test_one_iteration_without_a_reward(own_run: Path) -> None:
+    edit("scores", "i0001", reward=[None] * ROWS, reward_numeric_answer=[None] * ROWS)
+    write_json({"reward": None}, path_of("metrics/score_rollouts", "i0001"))
+    page = written("i0001")
+    assert "1 iteration from base policy" in page.text and "0.460 – 0.540" in page.text
+    assert "nan" not in page.text.lower().split()
 
 
 def test_without_evaluation_and_with_several_sets(own_run: Path) -> None:

@@ -132,7 +132,13 @@ def test_a_page_is_written_and_the_json_stays_clean(changeable: Path) -> None:
     ids = names()
     said = show(ids["rollout"], "--html", "sub/page.html")
     assert said == "sub/page.html: rollout page, open it in a browser\n"
-    assert ids["rollout"] in Path("sub/page.html").read_text(encoding="utf-8")
+    page = Path("sub/page.html").read_text(encoding="utf-8")
+    assert ids["rollout"] in page
+    # The project's dvc.lock is made up; what is printed about that is on the page too.
+    assert "Note: what lies in the workspace of" in page and "of another run than dvc.lock" in page
+    Path("dvc.lock").unlink()
+    show(ids["rollout"], "--html", "sub/page.html")
+    assert "Note: " not in Path("sub/page.html").read_text(encoding="utf-8")
     result = CliRunner().invoke(rollbook, ["show", "i0001", "--json", "--html", "page.html"])
     assert json.loads(result.stdout)["kind"] == "policy"
     assert "Policy i0001" in Path("page.html").read_text(encoding="utf-8")
