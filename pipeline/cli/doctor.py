@@ -78,17 +78,8 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
 def _show(found: Diagnosis, seconds: float) -> None:
     for finding in found.findings:
         click.echo("\n".join(_lines(finding)))
-    for conflict in found.conflicts:
-        click.echo(f"suggestions differ: {conflict}")
-    if found.missing:
-        click.echo(
-            f"not on this machine, and not looked at: {_first_of(found.missing)}; `rollbook pull` brings what was made"
-        )
-    if found.outdated:
-        click.echo(
-            f"of other rollouts than lie here, and not looked at: {_first_of(found.outdated)}; `dvc repro` makes them "
-            "again"
-        )
+    for remark in found.remarks:
+        click.echo(remark)
     looked = f"{len(found.checks)} checks of {_looked_at(found)}, in {seconds:.1f} s"
     click.echo(f"{looked}: {_verdict(found.findings)}")
 
@@ -99,10 +90,6 @@ def _looked_at(found: Diagnosis) -> str:
         return "what is there before training"
     of = f" ({found.iterations[0]}–{found.iterations[-1]})" if count > 1 else ""
     return f"{_counted(count, 'iteration')}{of}"
-
-
-def _first_of(paths: Sequence[str]) -> str:
-    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def _lines(finding: Finding) -> Iterator[str]:

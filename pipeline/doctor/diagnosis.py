@@ -43,6 +43,22 @@ class Diagnosis:
         """Settings that several findings would change, each to another number."""
         return conflicts_of(self.findings)
 
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences beside the findings: suggestions that differ, and what was not looked at."""
+        found = [f"suggestions differ: {conflict}" for conflict in self.conflicts]
+        if self.missing:
+            found.append(
+                f"not on this machine, and not looked at: {_first_of(self.missing)}; "
+                "`rollbook pull` brings what was made"
+            )
+        if self.outdated:
+            found.append(
+                f"of other rollouts than lie here, and not looked at: {_first_of(self.outdated)}; "
+                "`dvc repro` makes them again"
+            )
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
         return {
@@ -87,6 +103,10 @@ def every_check(params: Params | None) -> list[Check]:
     own = {check.name: check for check in params.doctor} if params is not None else {}
     built_in = {name: own.get(name) or build(KIND, name) for name in menu(KIND)}
     return [check for check in {**built_in, **own}.values() if isinstance(check, Check)]
+
+
+def _first_of(paths: Sequence[str]) -> str:
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def _asked(check: Check, run: Readings) -> list[Finding]:

@@ -31,16 +31,12 @@ def findings_html(found: Diagnosis | RollbookError) -> str:
     """The findings, the worst first; empty if there was nothing to look at."""
     if isinstance(found, RollbookError):
         return f'<p class="bad">✗ {marked(str(found))}</p>'
-    if not found.iterations:
+    if not (found.iterations or found.base):
         return ""
-    missing = (
-        f'<p class="sub">Not on this machine, so not looked at: {marked(", ".join(found.missing))}.</p>'
-        if found.missing
-        else ""
-    )
+    remarks = "".join(f'<p class="sub">{marked(each)}</p>' for each in found.remarks)
     if not found.findings:
-        return f'<p class="good">✓ {len(found.checks)} checks found nothing.</p>{missing}'
-    return "".join(map(_finding, found.findings)) + missing
+        return f'<p class="good">✓ {len(found.checks)} checks found nothing.</p>{remarks}'
+    return "".join(map(_finding, found.findings)) + remarks
 
 
 def findings_tile(found: Diagnosis | RollbookError) -> Tile:

@@ -1,5 +1,7 @@
 """Findings on the page: graded, safe, and leading to the rollouts that they name."""
 
+from dataclasses import replace
+
 from pipeline.doctor import Change, Diagnosis, Finding
 from pipeline.errors import RollbookError
 from pipeline.page.findings import findings_html, findings_tile, linked
@@ -39,6 +41,13 @@ def test_the_tile_counts_the_worst_first() -> None:
     tile = findings_tile(diagnosis(FOUND, note, note))
     assert (tile.value, tile.note) == ("1 serious, 2 note", "2 checks")
     assert findings_tile(diagnosis()).value == "healthy"
+
+
+def test_suggestions_that_differ_and_what_was_not_looked_at_are_told() -> None:
+    other = replace(FOUND, check="kl_drift", change=replace(FOUND.change, suggested="0.5"))
+    html = findings_html(replace(diagnosis(FOUND, other), outdated=["artifacts/<y>", "z"]))
+    assert "suggestions differ: recipes.grpo.update_policy.learning_rate: 0.01 (clip_share)" in html
+    assert "not looked at: artifacts/&lt;y&gt; and 1 more" in html
 
 
 def test_silence_is_told_from_not_having_looked() -> None:
