@@ -17,14 +17,22 @@ import pyarrow.compute as pc
 from pipeline.artifacts import finite, path_of
 from pipeline.component import Model
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
-from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
+from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
 from pipeline.evaluation import RIGHT_FROM, Z95, interval, paired_difference, prompt_means
 from pipeline.field_docs import meaning_of
+from pipeline.hashing import short
 from pipeline.off_lock import off_lock
 from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences
-from pipeline.report import CURVES_FILE, Report, curve_rows, read_curves, read_iterations
-from pipeline.stored_revisions import WORKSPACE, Revision, revision_of
+from pipeline.report import (
+    CURVES_FILE,
+    Report,
+    curve_rows,
+    read_curves,
+    read_iterations,
+    with_reward_bounds,
+)
+from pipeline.stored_revisions import WORKSPACE, Revision, commit_of, revision_of
 from pipeline.yaml_text import flow
 
 COMMAND = "rollbook compare"
@@ -260,9 +268,11 @@ def side_of(text: str) -> Side:
 
     Raises:
         RollbookError: if there is no such revision, iteration or recipe, or nothing is evaluated there.
+        ConfigError: if it names both something of the workspace and a revision.
     """
     name, colon, what = text.rpartition(":")
     if not colon:
+        _refuse_ambiguous(text)
         name, what = (WORKSPACE, text) if _is_of_workspace(text) else (text, "")
     revision = revision_of(name)
     rows = _curves(revision)
@@ -335,8 +345,21 @@ def compare(first: Side, second: Side, examples: int) -> Comparison:
     )
 
 
+def _refuse_ambiguous(text: str) -> None:
+    """An experiment is easily called like the recipe that it tries."""
+    if not _is_of_workspace(text):
+        return
+    try:
+        commit = commit_of(text)
+    except RollbookError:
+        return
+    what = f"{text!r} is of the workspace and also names the revision {short(commit)}"
+    hint = f"say {WORKSPACE}:{text}, or {text}: for the revision"
+    raise ConfigError([Problem("", f"{what}; {hint}")], COMMAND)
+
+
 def _is_of_workspace(text: str) -> bool:
-    """Whether it is an iteration or a recipe of today's params.yaml; these come before git's names."""
+    """Whether it is an iteration or a recipe of today's params.yaml."""
     if not PARAMS_FILE.exists():
         return False
     try:
@@ -364,7 +387,7 @@ def _curves(revision: Revision) -> list[dict[str, Any]]:
     """
     base = path_of("metrics/evaluate_policy", BASE_KEY)
     if revision.is_workspace and base.exists():
-        return curve_rows(Report(read_iterations(revision.params)))
+        return curve_rows(with_reward_bounds(Report(read_iterations(revision.params))))
     file = revision.root / CURVES_FILE
     if not file.exists():
         raise ArtifactError(

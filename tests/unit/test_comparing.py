@@ -15,7 +15,7 @@ from pipeline.comparing import Comparison, compare, side_of
 from pipeline.dvc_cache import cached_path
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.stored_revisions import revision_of
-from tests.unit.two_commits import edit, evaluate, make
+from tests.unit.two_commits import edit, evaluate, git, make
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,14 @@ def test_names_of_commits_experiments_and_iterations(project: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             side_of(name)
+
+
+def test_an_experiment_called_like_a_recipe_is_asked_about(copy: Path) -> None:
+    git("branch", "grpo", "first")
+    with pytest.raises(ConfigError, match="say workspace:grpo, or grpo: for the revision"):
+        side_of("grpo")
+    assert side_of("workspace:grpo").revision.is_workspace
+    assert side_of("grpo:").revision.commit == revision_of("first").commit
 
 
 def test_an_iteration_that_is_not_evaluated(copy: Path) -> None:
