@@ -183,7 +183,9 @@ for name in ('AS', 'CPU', 'NPROC', 'FSIZE', 'NOFILE', 'CORE'):
 
 def test_an_endless_loop_ends() -> None:
     started = time.monotonic()
-    assert ran("while True: pass").exit_code in (128 + signal.SIGKILL, 128 + signal.SIGXCPU)
+    loop = ran("while True: pass")
+    # On a busy machine the clock strikes before the processor time is used up.
+    assert loop.timed_out or loop.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGXCPU)
     assert ran("import time; time.sleep(100)").timed_out
     assert time.monotonic() - started < 20
 
