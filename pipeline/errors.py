@@ -9,6 +9,7 @@ RollbookError                 one message, one hint; printed without a traceback
 ├── PolicyError               a model folder or hub id cannot be used
 ├── TrainingError             an update that must not go on (not finite, wrong policy)
 └── TrackingError             the MLflow store cannot be reached or refuses; never stops training
+    └── StoreError            the project's own store does not open: damaged, or of another MLflow
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ class TrainingError(RollbookError):
 
 class TrackingError(RollbookError):
     """An MLflow store that cannot be reached, is busy, or refuses what it is sent."""
+
+
+class StoreError(TrackingError):
+    """The project's own MLflow store does not open: it is damaged, or of another version of MLflow."""
 
 
 def nearest(name: object, allowed: Iterable[object]) -> str:

@@ -6,6 +6,7 @@ import gc
 
 import click
 
+from pipeline.cli.console import refuse_elsewhere
 from pipeline.params import read_params
 from pipeline.process import COLLECT_AFTER
 
@@ -16,18 +17,24 @@ def track(rebuild: bool) -> None:
     """Bring the MLflow store up to date with the artifacts on disk.
 
     `--rebuild` starts from nothing. Runs whose artifacts were replaced since, and those of DVC experiments that ran
-    elsewhere, cannot be made again: the project's own store is kept beside the new one, in mlflow/replaced.
+    elsewhere, cannot be made again: the project's own store is kept beside the new one, in mlflow/replaced/1, the next
+    one in mlflow/replaced/2. Delete those that you do not need.
 
     Example: rollbook track --rebuild
     """
     gc.set_threshold(COLLECT_AFTER)  # before MLflow is imported
+    refuse_elsewhere()
+    from pipeline.tracking.chains import read_chains
     from pipeline.tracking.store import tracking_uri
-    from pipeline.tracking.sync import bring_up_to_date, start_anew
+    from pipeline.tracking.sync import GET, NOTHING_TO_SEND, bring_up_to_date, start_anew
 
     params = read_params()
     if rebuild and (place := start_anew(params)) is not None:
         click.echo(f"the store as it was is in {place}")
     sent = bring_up_to_date(params, durable=not rebuild)
+    if not sent and not read_chains(params):
+        click.echo(f"{NOTHING_TO_SEND}; {GET}")
+        return
     click.echo(
         f"{tracking_uri()}: sent {', '.join(sent) if sent else 'nothing, it lacked nothing'}"
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY
-from pipeline.recipe_words import recipe_in_words
+from pipeline.recipe_words import recipe_in_words, stretches
 from pipeline.report import evaluation_scores
 from pipeline.tracking import views
 from pipeline.tracking.chains import Chain
@@ -53,7 +53,7 @@ def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str
         "",
         *(
             f"Recipe **{step.recipe}** from {step.key}: {_recipe(step)}.  "
-            for step in _switches(chain)
+            for step, *_ in stretches(chain.steps, lambda step: step.recipe)
         ),
         "",
         f"| iteration{GAP}| recipe{GAP}| evaluation: mean [95 %] | greedy{GAP}| training reward |",
@@ -123,8 +123,8 @@ def _outcome(chain: Chain) -> str:
     )
     return (
         "; ".join(
-            f"**{name} {_number(base.get(name, {}).get('mean')) or '–'} → {_number(numbers['mean'])}** "
-            f"[{_number(numbers.get('mean_low'))}, {_number(numbers.get('mean_high'))}]"
+            f"**{name} {_number(base.get(name, {}).get('mean')) or '–'} → {_number(numbers['mean'])}**"
+            f"{_bounds(numbers)}"
             for name, numbers in last.items()
             if "mean" in numbers
         )
@@ -145,15 +145,6 @@ def _links(experiment_id: str) -> str:
     )
 
 
-def _switches(chain: Chain) -> Iterator[Step]:
-    """The first step of every stretch under one recipe."""
-    before = ""
-    for step in chain.steps:
-        if step.recipe != before:
-            yield step
-        before = step.recipe
-
-
 def _row(name: str, recipe: str, metrics: Metrics) -> str:
     scores = evaluation_scores(metrics)
     means = "<br>".join(f"{label} {_interval(numbers)}" for label, numbers in scores.items())
@@ -171,8 +162,14 @@ def _evaluations(metrics: Metrics) -> Iterator[str]:
 def _interval(numbers: dict[str, float]) -> str:
     if "mean" not in numbers:
         return ""
-    low, high = numbers.get("mean_low"), numbers.get("mean_high")
-    return f"{_number(numbers['mean'])} [{_number(low)}, {_number(high)}]"
+    return f"{_number(numbers['mean'])}{_bounds(numbers)}"
+
+
+def _bounds(numbers: Mapping[str, float]) -> str:
+    """The 95 % interval of a mean behind it; empty where it is unknown, as with one prompt."""
+    if not {"mean_low", "mean_high"} <= numbers.keys():
+        return ""
+    return f" [{_number(numbers['mean_low'])}, {_number(numbers['mean_high'])}]"
 
 
 def _number(value: float | None) -> str:

@@ -83,11 +83,9 @@ def _mark(store: Store, run: Run, marks: Sequence[ReplayMark]) -> None:
         said = {f"replay.{mark.name}.{what}": text for what, text in mark.tags.items()}
         if said.items() <= run.data.tags.items():
             continue
-        name = f"replay/{mark.name}/differing_outputs"
         tags |= said
-        numbers = {} if mark.differing is None else {name: float(mark.differing)}
-        points += [
-            point for point in chain_runs.metrics_at(numbers, 0, mark.at_ms) if point.key == name
-        ]
+        if mark.differing is not None:
+            name = f"replay/{mark.name}/differing_outputs"
+            points.append(Metric(name, float(mark.differing), mark.at_ms, 0))
     if tags:
         chain_runs.log(store.client, run.info.run_id, points, tags=tags)

@@ -11,13 +11,12 @@ import contextlib
 import functools
 import importlib
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ArtifactError, RollbookError, TrackingError
+from pipeline.errors import ArtifactError, RollbookError, StoreError, TrackingError
 from pipeline.lean_imports import without
 from pipeline.process import exclusive
 from pipeline.scratch import SCRATCH
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 FOLDER = "mlflow"
 REPLACED = "replaced"
-"""Folder, beside the store, that holds what the last `rollbook track --rebuild` replaced."""
+"""Folder, beside the store, of those that `rollbook track --rebuild` replaced: `1`, `2`, …, the last the newest."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,7 @@ def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
             loses nothing, a power cut may damage the store: for one that is being made anew.
 
     Raises:
+        StoreError: if the project's own store cannot be opened.
         TrackingError: if the store is away, busy or refuses.
     """
     with _reported():
@@ -98,7 +98,9 @@ def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
             if is_default():
                 artifact_folder().mkdir(parents=True, exist_ok=True)
             with contextlib.nullcontext() if durable or not is_default() else _not_synchronous():
-                yield _connected(experiment)
+                with _reported(StoreError if is_default() else TrackingError):
+                    store = _connected(experiment)
+                yield store
 
 
 @contextlib.contextmanager
@@ -116,17 +118,21 @@ def experiment_kept(store: Store) -> Iterator[None]:
 
 
 def set_aside() -> Path | None:
-    """Moves the default store out of the way, over the one that was moved before.
+    """Moves the default store out of the way, beside those that were moved before: none is ever deleted.
+
+    What cannot be made again may be in any of them, and a rebuild that was killed leaves half a store behind.
 
     Returns:
-        Where it is now; None if there is none, and what was moved before stays.
+        Where it is now; None if there is none.
     """
     with _reported(), _lock():
         if not _database().exists():
             return None
-        place = project_root() / FOLDER / REPLACED
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        replaced = project_root() / FOLDER / REPLACED
+        replaced.mkdir(exist_ok=True)
+        taken = [int(each.name) for each in replaced.iterdir() if each.name.isdecimal()]
+        place = replaced / str(max(taken, default=0) + 1)
+        place.mkdir()
         for item in sorted((project_root() / FOLDER).iterdir()):
             if item.name != REPLACED:
                 item.rename(place / item.name)
@@ -204,7 +210,7 @@ def _lock() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
+def _reported(kind: type[TrackingError] = TrackingError) -> Iterator[None]:
     """Turns whatever MLflow, its database or its HTTP client raises into one error that names the store."""
     try:
         yield
@@ -212,7 +218,7 @@ def _reported() -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise TrackingError(
-            f"MLflow store {tracking_uri()}: {reason}",
-            "once it is there, `rollbook track` sends what it lacks",
-        ) from error
+        hint = "once it is there, `rollbook track` sends what it lacks"
+        if is_default():
+            hint = "`rollbook track --rebuild` makes a new one from what is on disk, and keeps this"
+        raise kind(f"MLflow store {tracking_uri()}: {reason}", hint) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY, Params
+from pipeline.errors import ArtifactError
 from pipeline.lean_imports import without
 from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains
@@ -18,6 +19,9 @@ with without("pandas"):  # mlflow does without it, and is imported half a second
     from pipeline.tracking import chain_runs, iteration_runs, replays, rescore_runs, views
     from pipeline.tracking.chain_runs import ChainRun
     from pipeline.tracking.rescore_runs import Answers
+
+NOTHING_TO_SEND = "no iteration that is finished and current is on disk: nothing to send"
+GET = "`rollbook pull` brings what was made, `rollbook status` says what is stale"
 
 
 def bring_up_to_date(
@@ -49,25 +53,31 @@ def bring_up_to_date(
 def first_page(params: Params) -> str:
     """What to open below the address of the server: the runs with their evaluation; empty while nothing is there.
 
+    The store is opened in any case: a server cannot show one that does not open.
+
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    if not any(path_of("run_info/evaluate_policy", BASE_KEY).parent.glob("*.json")):
-        return ""
+    evaluated = any(path_of("run_info/evaluate_policy", BASE_KEY).parent.glob("*.json"))
     with opened(params.tracking.experiment) as store:
-        return views.link(store.experiment_id, views.RUNS)
+        return views.link(store.experiment_id, views.RUNS) if evaluated else ""
 
 
 def start_anew(params: Params) -> Path | None:
     """Takes all runs of this project out of the store; `bring_up_to_date` then sends them again from disk.
+
+    Only if there is something to send: otherwise the store would be empty afterwards.
 
     Returns:
         Where the project's own store lies now; None if there was none, and for another server, where the runs are
         deleted.
 
     Raises:
+        ArtifactError: if no finished iteration is on disk; the store is as it was.
         TrackingError: if the store is away, busy or refuses.
     """
+    if not read_chains(params):
+        raise ArtifactError(NOTHING_TO_SEND, GET)
     if is_default():
         return set_aside()
     with opened(params.tracking.experiment) as store:

@@ -8,8 +8,12 @@ from pathlib import Path
 
 from pipeline.artifacts import read_json, write_json
 from pipeline.errors import ArtifactError
+from pipeline.process import exclusive
+from pipeline.scratch import SCRATCH
 
 FILE = Path(".rollbook/verdicts.json")
+LOCK = SCRATCH / "locks" / "verdicts.lock"
+"""Held while verdicts are added: two replays may end at once."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,16 @@ class ReplayMark:
 
 
 def keep(marks: Sequence[ReplayMark]) -> None:
-    """Writes verdicts down, over earlier ones on the same steps."""
-    kept = {(mark.key, mark.name): mark for mark in (*kept_marks(), *marks)}
-    FILE.parent.mkdir(parents=True, exist_ok=True)
-    (FILE.parent / ".gitignore").write_text("*\n", encoding="utf-8")
-    write_json({"verdicts": [asdict(kept[place]) for place in sorted(kept)]}, FILE)
+    """Writes verdicts down, over earlier ones on the same steps.
+
+    Raises:
+        ArtifactError: if another process keeps the file for itself, or it cannot be written.
+    """
+    with exclusive(LOCK, "writing verdicts"):
+        kept = {(mark.key, mark.name): mark for mark in (*kept_marks(), *marks)}
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        (FILE.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        write_json({"verdicts": [asdict(kept[place]) for place in sorted(kept)]}, FILE)
 
 
 def kept_marks() -> list[ReplayMark]:

@@ -7,8 +7,9 @@ MLflow keeps a view in a tag of the experiment, under the key that stands in the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.report import EVALUATION, TRAINING
@@ -69,7 +70,7 @@ def save(store: Store, chains: Sequence[Chain]) -> None:
     shown = _Shown.of(chains)
     tags = store.client.get_experiment(store.experiment_id).tags
     for name, content in _tags(shown, chains[0].steps[0].started_ms).items():
-        if tags.get(name) != content and _is_ours(tags.get(name)) and len(content) <= LENGTH:
+        if tags.get(name) != content and _is_ours(tags.get(name)):
             store.client.set_experiment_tag(store.experiment_id, name, content)
 
 
@@ -108,7 +109,6 @@ def _tags(shown: _Shown, made_ms: int) -> dict[str, str]:
     metrics = [*shown.evaluation, "reward", "completions/mean_length"]
     columns = {
         RUNS: [_column("tags", "recipe"), *(_column("metrics", name) for name in metrics)],
-        CURVES: [_column("tags", "recipe")],
         ITERATIONS: [
             *(_column("tags", name) for name in ("recipe", "previous")),
             *(_column("metrics", name) for name in metrics),
@@ -117,26 +117,32 @@ def _tags(shown: _Shown, made_ms: int) -> dict[str, str]:
         ],
         RESCORES: [_column("metrics", name) for name in RESCORE_METRICS],
     }
-    charts = list(_charts(shown))
     tags = {
-        f"{RUNS_TAG}{view.key}": _envelope(view, _runs_state(view, names, charts), made_ms)
+        f"{RUNS_TAG}{view.key}": _fitting(view, names, partial(_runs_state, view), made_ms)
         for view, names in columns.items()
     }
-    judged = (*shown.rewards, "advantage", "reference_answer")
+    curves = partial(_runs_state, CURVES, [_column("tags", "recipe")])
+    tags[f"{RUNS_TAG}{CURVES.key}"] = _fitting(CURVES, list(_charts(shown)), curves, made_ms)
+    rollouts = _fitting(ROLLOUTS, shown.rewards, _traces_state, made_ms)
+    return {**tags, f"{TRACES_TAG}{ROLLOUTS.key}": rollouts}
+
+
+def _traces_state(rewards: Sequence[str]) -> dict[str, Any]:
+    """What the page of traces shows of each."""
+    judged = (*rewards, "advantage", "reference_answer")
     seen = [
         "trace_name",
         *(f"assessment:{name}" for name in judged),
         *("input", "output", "run_name"),
     ]
-    traces = {
+    return {
         "single": {"cols": ",".join(seen), "startTimeLabel": "ALL"},
         "multi": {},
         "assessmentColumns": dict.fromkeys(judged, True),
     }
-    return {**tags, f"{TRACES_TAG}{ROLLOUTS.key}": _envelope(ROLLOUTS, traces, made_ms)}
 
 
-def _runs_state(view: View, columns: Sequence[str], charts: Sequence[Any]) -> dict[str, Any]:
+def _runs_state(view: View, columns: Sequence[str], charts: Sequence[Any] = ()) -> dict[str, Any]:
     """Filters of the search bar, and what the page shows of what is found."""
     state: dict[str, Any] = {
         "searchFilter": view.condition,
@@ -175,6 +181,21 @@ def _charts(shown: _Shown) -> Iterator[dict[str, Any]]:
                 "useGlobalXaxisKey": True,
                 "useGlobalLineSmoothing": True,
             }
+
+
+def _fitting(
+    view: View,
+    parts: Sequence[Any],
+    state_of: Callable[[Sequence[Any]], Mapping[str, Any]],
+    made_ms: int,
+) -> str:
+    """The view with as many of the parts, from the first on, as a tag can hold.
+
+    Charts that are left out are among those that MLflow makes itself, columns can be chosen on the page.
+    """
+    counts = range(len(parts), -1, -1)
+    texts = (_envelope(view, state_of(parts[:count]), made_ms) for count in counts)
+    return next(text for text in texts if len(text) <= LENGTH)
 
 
 def _envelope(view: View, state: Mapping[str, Any], made_ms: int) -> str:

@@ -1,11 +1,19 @@
+import shutil
 import socket
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from pipeline.cli.page import page
+from pipeline.cli.report import report
 from pipeline.cli.track import track
 from pipeline.cli.ui import ui
-from pipeline.errors import RollbookError, TrackingError
+from pipeline.errors import RollbookError, StoreError, TrackingError
+from pipeline.tracking.store import FOLDER
 from tests.unit.tracking.project import Project
 
 
@@ -14,6 +22,78 @@ def test_track_says_what_it_sent(finished: Project) -> None:
     assert first.output.strip().endswith("mlflow.db: sent i0001, i0002, i0003")
     again = CliRunner().invoke(track, [], catch_exceptions=False)
     assert "lacked nothing" in again.output
+
+
+def test_track_tells_having_nothing_to_send_from_lacking_nothing(finished: Project) -> None:
+    CliRunner().invoke(track, [], catch_exceptions=False)
+    shutil.rmtree("artifacts")
+    said = CliRunner().invoke(track, [], catch_exceptions=False).output
+    assert "nothing to send; `rollbook pull`" in said and "lacked" not in said
+
+
+def _garbage() -> None:
+    Path(FOLDER, "mlflow.db").write_text("garbage")
+
+
+def _of_another_version() -> None:
+    with sqlite3.connect(Path(FOLDER, "mlflow.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+
+
+@pytest.mark.parametrize("damage", [_garbage, _of_another_version])
+@pytest.mark.parametrize(
+    ("command", "finished_keys"), [(track, ["i0001"]), (ui, ["i0001"]), (ui, [])]
+)
+def test_a_store_that_does_not_open_is_not_served(
+    damage: Callable[[], None],
+    command: click.Command,
+    finished_keys: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.tracking.server.serve", lambda *_: pytest.fail("served"))
+    Project(2).finish(*finished_keys)
+    damage()
+    with pytest.raises(StoreError, match=r"mlflow\.db") as error:
+        CliRunner().invoke(command, [], catch_exceptions=False)
+    assert "`rollbook track --rebuild`" in error.value.hint
+
+
+@pytest.mark.parametrize("command", [page, report, track, ui])
+def test_the_wrong_folder_is_said(command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Project(1)
+    Path("sub").mkdir()
+    above = Path.cwd()
+    monkeypatch.chdir("sub")
+    with pytest.raises(RollbookError, match=r"no params\.yaml") as error:
+        CliRunner().invoke(command, [], catch_exceptions=False)
+    assert f"cd {above}" in error.value.hint
+
+
+@pytest.mark.parametrize("port", ["-1", "0", "99999"])
+def test_ui_refuses_what_is_no_port(port: str) -> None:
+    result = CliRunner().invoke(ui, ["--port", port])
+    assert result.exit_code == 2 and "not in the range 1<=x<=65535" in result.output
+
+
+@pytest.mark.parametrize("host", ["nonsense.invalid", "192.0.2.1"])
+def test_ui_names_the_host_that_it_cannot_listen_on(finished: Project, host: str) -> None:
+    """One that has no address, and an address of no machine (RFC 5737)."""
+    with pytest.raises(RollbookError, match=f"--host {host}: "):
+        CliRunner().invoke(ui, ["--host", host], catch_exceptions=False)
+    assert not Path(FOLDER, "artifacts").exists()  # said before the store is brought up to date
+
+
+def test_ui_listens_on_addresses_of_either_kind(
+    finished: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+    monkeypatch.setattr("pipeline.tracking.server.serve", lambda *where: served.append(where[2:]))
+    with socket.socket(socket.AF_INET6) as free:
+        free.bind(("::1", 0))
+        port = free.getsockname()[1]
+    said = CliRunner().invoke(ui, ["--host", "::1", "--port", str(port)], catch_exceptions=False)
+    assert f"http://[::1]:{port}/" in said.output
+    assert served == [("::1", port)]
 
 
 def test_track_fails_if_the_server_is_away(

@@ -149,3 +149,17 @@ def test_costs_are_shown_beside_the_results(shown: Shown) -> None:
     assert metrics["seconds/update_policy"] == 1.0
     assert metrics["peak_memory_mb/update_policy"] == 100.0
     assert metrics["tokens_per_second/generate_rollouts"] == 50.0
+
+
+def test_a_mean_without_an_interval_has_no_brackets(project: Path) -> None:
+    single = Project(1)
+    single.finish("i0001")
+    scores = {"eval/heldout/mean_at_4": 0.5, "eval/heldout/greedy": 1.0}
+    single.run("evaluate_policy", "i0001", scores)
+    bring_up_to_date(single.params)
+    shown = Shown()
+    note = shown.chains[0].data.tags["mlflow.note.content"]
+    assert note.startswith("**heldout 0.300 → 0.500**, i0001 to i0001")
+    assert "| heldout 0.500&emsp;|" in note
+    note = shown.iterations["i0001"][0].data.tags["mlflow.note.content"]
+    assert note.startswith("**heldout 0.500**, greedy 1.000; training reward")

@@ -1,5 +1,6 @@
 """Verdicts of replays on the runs of the iterations that were replayed."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,13 @@ def test_an_iteration_has_its_verdict_and_the_chain_that_of_the_base(locked: Pro
     [second] = Shown().iterations["i0002"]
     assert second.data.tags["replay.update_policy.verdict"] == "identical"
     assert second.data.metrics["replay/update_policy/differing_outputs"] == 0
+
+
+def test_verdicts_of_replays_at_once_are_all_kept(project: Path) -> None:
+    keys = [f"i{number:04d}" for number in range(6)]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        list(pool.map(lambda key: keep([_mark(key, "identical")]), keys))
+    assert [mark.key for mark in kept_marks()] == keys
 
 
 def test_what_the_store_does_not_have_is_no_failure(locked: Project) -> None:

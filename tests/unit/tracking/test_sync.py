@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of
-from pipeline.errors import TrackingError
+from pipeline.errors import ArtifactError, TrackingError
 from pipeline.tracking.store import FOLDER, REPLACED
 from pipeline.tracking.sync import bring_up_to_date, start_anew
 from tests.unit.tracking.conftest import Shown
@@ -242,18 +242,38 @@ def test_rebuilding_gives_the_same_runs(finished: Project) -> None:
     before = _pages(Shown())
     said = _python("-m", "pipeline.cli.main", "track", "--rebuild")
     assert "sent i0001, i0002, i0003" in said
-    assert str(Path(FOLDER, REPLACED).resolve()) in said
-    assert Path(FOLDER, REPLACED, "mlflow.db").exists()
+    assert str(Path(FOLDER, REPLACED, "1").resolve()) in said
+    assert Path(FOLDER, REPLACED, "1", "mlflow.db").exists()
     # this process still holds the store that was moved; another spelling of the path opens the new one
     again = Shown(uri=f"sqlite:///{Path.cwd()}/./{FOLDER}/mlflow.db")
     assert _pages(again) == before
 
 
-def test_the_store_that_was_replaced_stays_while_there_is_no_other(finished: Project) -> None:
-    """As after a rebuild that was killed before it had made a new one."""
-    assert start_anew(finished.params) == Path(FOLDER, REPLACED).resolve()
+def test_no_store_that_was_replaced_is_lost(finished: Project) -> None:
+    """As after rebuilds that were killed: before there was a new store, and when it was half made."""
+    store, replaced = Path(FOLDER, "mlflow.db"), Path(FOLDER, REPLACED).resolve()
+    original = store.read_bytes()
+    assert start_anew(finished.params) == replaced / "1"
     assert start_anew(finished.params) is None
-    assert Path(FOLDER, REPLACED, "mlflow.db").exists()
+    store.write_bytes(b"half of a store")
+    assert start_anew(finished.params) == replaced / "2"
+    assert (replaced / "1" / "mlflow.db").read_bytes() == original
+    assert (replaced / "2" / "mlflow.db").read_bytes() == b"half of a store"
+
+
+def test_a_store_is_not_emptied_where_there_is_nothing_to_send(
+    finished: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up_to_date(finished.params)
+    shutil.rmtree("artifacts")
+    with pytest.raises(ArtifactError, match="nothing to send") as error:
+        start_anew(finished.params)
+    assert "`rollbook pull`" in error.value.hint
+    assert not Path(FOLDER, REPLACED).exists()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/{FOLDER}/mlflow.db")
+    with pytest.raises(ArtifactError, match="nothing to send"):
+        start_anew(finished.params)  # a store that runs are deleted from
+    assert len(Shown().iterations) == 3
 
 
 def test_the_experiment_is_read_anew_after_sending(finished: Project) -> None:

@@ -1,6 +1,7 @@
 """Saved views of MLflow's pages: what they open with, and that users may change them."""
 
 import json
+from pathlib import Path
 
 from pipeline.tracking import views
 from pipeline.tracking.sync import bring_up_to_date, first_page
@@ -33,7 +34,6 @@ def test_views_show_the_metrics_that_the_run_has(finished: Project) -> None:
     )
     traces = json.loads(json.loads(saved["mlflow.tracesV4ViewState.rollbook-rollouts"])["state"])
     assert traces["assessmentColumns"].keys() >= {"reward", "reward_numeric_answer", "advantage"}
-    assert all(len(text) <= views.LENGTH for text in saved.values())
 
 
 def test_what_a_user_saved_over_a_view_stays(finished: Project) -> None:
@@ -53,3 +53,21 @@ def test_the_first_page_is_there_once_something_is() -> None:
     assert first_page(project.params) == ""
     project.finish("i0001")
     assert first_page(project.params).endswith("&viewStateShareKey=rollbook-runs")
+
+
+def test_views_of_many_sets_are_all_saved(project: Path) -> None:
+    many = Project(1)
+    many.finish("i0001")
+    sets = [f"heldout/of_topic_{number}" for number in range(6)]
+    scores = ("mean_at_4", "greedy")
+    many.run(
+        "evaluate_policy", "i0001", {f"eval/{n}/{score}": 0.5 for n in sets for score in scores}
+    )
+    bring_up_to_date(many.params)
+    saved = _saved(Shown())
+    every = (views.RUNS, views.CURVES, views.ITERATIONS, views.RESCORES, views.ROLLOUTS)
+    assert {name.rpartition(".")[2] for name in saved} == {view.key for view in every}
+    state = json.loads(json.loads(saved["mlflow.sharedViewState.rollbook-curves"])["state"])
+    drawn = [chart["metricKey"] for chart in state["compareRunCharts"]]
+    assert drawn[:6] == [f"eval/{name}/mean_at_4" for name in sets]
+    assert max(map(len, saved.values())) <= views.LENGTH
