@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from pipeline.cli.console import WIDTH_IN_FILES, note_off_lock, refuse_elsewhere
 from pipeline.config import BASE_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError
 from pipeline.params import read_params
+from pipeline.visible import visible
 
 if TYPE_CHECKING:
     from pipeline.doctor.checks.base import Check
@@ -55,15 +57,17 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
 
     started = time.perf_counter()
     import_numpy_alone()
-    params = read_params()
+    with redirect_stdout(sys.stderr):
+        params = read_params()
     if all(check.path is None for check in params.doctor):  # one of the user's may bring pandas
         settle_without_pandas()
     from pipeline.ancestry import EMPTY, GET
     from pipeline.doctor.diagnosis import diagnosis_of
     from pipeline.doctor.finding import at_least
 
-    found = diagnosis_of(params, chain)
-    if not (found.iterations or found.base):
+    with redirect_stdout(sys.stderr):  # what the user's own checks print is no part of it
+        found = diagnosis_of(params, chain)
+    if not found.looked_at_something:
         raise ArtifactError(EMPTY, GET)
     note_off_lock({BASE_KEY, *found.iterations})
     seconds = time.perf_counter() - started
@@ -77,9 +81,9 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
 
 def _show(found: Diagnosis, seconds: float) -> None:
     for finding in found.findings:
-        click.echo("\n".join(_lines(finding)))
+        click.echo("\n".join(map(visible, _lines(finding))))
     for remark in found.remarks:
-        click.echo(remark)
+        click.echo(visible(remark))
     looked = f"{len(found.checks)} checks of {_looked_at(found)}, in {seconds:.1f} s"
     click.echo(f"{looked}: {_verdict(found.findings)}")
 
@@ -121,7 +125,8 @@ def _list(as_json: bool) -> None:
     from pipeline.doctor.diagnosis import every_check
     from pipeline.field_docs import headline_of
 
-    checks = every_check(read_params() if PARAMS_FILE.exists() else None)
+    with redirect_stdout(sys.stderr):
+        checks = every_check(read_params() if PARAMS_FILE.exists() else None)
     if as_json:
         content = {
             check.name: {

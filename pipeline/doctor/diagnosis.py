@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.component import problems_of
 from pipeline.config import Params
+from pipeline.doctor.chain import ChainReading, chain_reading_of
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.conflicts import Conflict, conflicts_of
 from pipeline.doctor.finding import GRADES, Finding
-from pipeline.doctor.readings import Readings, readings_of
 from pipeline.errors import RollbookError
 from pipeline.params import read_params
 from pipeline.registry import build, menu
+from pipeline.visible import listed, visible
 
 KIND = Check.kind
 
@@ -26,9 +31,11 @@ class Diagnosis:
         iterations: that were looked at, in order; none if nothing has been run.
         checks: names of the checks that were asked.
         findings: the worst first, within a grade in the order of the chain.
-        missing: tables that are not on this machine, so that checks that need them said nothing.
-        outdated: scores of other rollouts than those on disk, so that checks said nothing of them either.
+        missing: tables and metrics that are not on this machine, so that checks that need them said nothing.
+        outdated: tables made from others than those on disk, so that checks said nothing of them either.
         base: whether data, or an evaluation of the base policy, were there to look at.
+        empty: tables and metrics that are there, and hold nothing to look at.
+        changed: iterations that params.yaml has another recipe for now than they ran with.
     """
 
     iterations: Sequence[str]
@@ -37,6 +44,18 @@ class Diagnosis:
     missing: Sequence[str]
     outdated: Sequence[str] = ()
     base: bool = False
+    empty: Sequence[str] = ()
+    changed: Sequence[str] = ()
+
+    @property
+    def looked_at_something(self) -> bool:
+        """Whether there was anything to look at; if not, no finding says nothing of the run."""
+        return bool(self.iterations) or self.base
+
+    @property
+    def looked_at_all(self) -> bool:
+        """Whether nothing was left out; if not, silence is no clean bill."""
+        return not (self.missing or self.outdated or self.empty)
 
     @property
     def conflicts(self) -> list[Conflict]:
@@ -49,13 +68,23 @@ class Diagnosis:
         found = [f"suggestions differ: {conflict}" for conflict in self.conflicts]
         if self.missing:
             found.append(
-                f"not on this machine, and not looked at: {_first_of(self.missing)}; "
+                f"not on this machine, and not looked at: {listed(self.missing, 1)}; "
                 "`rollbook pull` brings what was made"
             )
         if self.outdated:
             found.append(
-                f"of other rollouts than lie here, and not looked at: {_first_of(self.outdated)}; "
+                f"made from other tables than lie here, and not looked at: {listed(self.outdated, 1)}; "
                 "`dvc repro` makes them again"
+            )
+        if self.empty:
+            found.append(
+                f"without anything to look at: {listed(self.empty, 1)}; "
+                "`rollbook verify` says whether it is as it was made"
+            )
+        if self.changed:
+            found.append(
+                f"params.yaml has another recipe now than {listed(self.changed)} ran with; "
+                "`rollbook check` says what would run again"
             )
         return found
 
@@ -68,6 +97,8 @@ class Diagnosis:
             "conflicts": [asdict(conflict) for conflict in self.conflicts],
             "missing": list(self.missing),
             "outdated": list(self.outdated),
+            "changed": list(self.changed),
+            "empty": list(self.empty),
         }
 
 
@@ -86,11 +117,13 @@ def diagnose(chain: str = "", params: Params | None = None) -> list[Finding]:
 
 def diagnosis_of(params: Params, chain: str = "") -> Diagnosis:
     """The same with what was looked at, and what could not be."""
-    checks, run = checks_of(params), readings_of(params, chain)
+    checks, run = checks_of(params), chain_reading_of(params, chain)
     found = [finding for check in checks for finding in _asked(check, run)]
     found.sort(key=lambda each: (-GRADES.index(each.grade), list(each.iterations)[:1], each.check))
     names = [check.name for check in checks]
-    return Diagnosis(run.keys, names, found, run.missing, run.outdated, run.has_base)
+    return Diagnosis(
+        run.keys, names, found, run.missing, run.outdated, run.has_base, run.empty, run.changed
+    )
 
 
 def checks_of(params: Params) -> list[Check]:
@@ -105,17 +138,34 @@ def every_check(params: Params | None) -> list[Check]:
     return [check for check in {**built_in, **own}.values() if isinstance(check, Check)]
 
 
-def _first_of(paths: Sequence[str]) -> str:
-    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-
-
-def _asked(check: Check, run: Readings) -> list[Finding]:
+def _asked(check: Check, run: ChainReading) -> list[Finding]:
     try:
-        return list(check(run))
+        return [_whole(each) for each in check(run)]
     except RollbookError:
         raise
-    except Exception as error:
-        raise RollbookError(
-            f"check {check.name} failed: {type(error).__name__}: {error}",
-            f"leave it out with `doctor: [{{name: {check.name}, off: true}}]` in params.yaml",
-        ) from error
+    except ValidationError as error:
+        wrong = "; ".join(map(str, problems_of(error, "finding")))
+        raise _failed(check, wrong) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(check, f"{type(error).__name__}: {error}") from error
+
+
+def _whole(found: object) -> Finding:
+    """What a check gave, if it is a finding of nothing but text: one of a user's own may give anything."""
+    if not isinstance(found, Finding):
+        raise TypeError(f"it yielded {type(found).__name__}, expected a Finding")
+    finding: Finding = _findings().validate_python(asdict(found))
+    return finding
+
+
+@functools.cache
+def _findings() -> TypeAdapter[Finding]:
+    return TypeAdapter(Finding)
+
+
+def _failed(check: Check, why: str) -> RollbookError:
+    named = f"name: {check.name}" if check.path is None else f'path: "{check.path}"'
+    return RollbookError(
+        f"check {check.name} failed: {visible(why)}",
+        f"leave it out with `doctor: [{{{named}, off: true}}]` in params.yaml",
+    )

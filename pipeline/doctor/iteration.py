@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from pipeline.artifacts import path_of, read_json
+from pipeline.artifacts import path_of, read_metrics, read_run_info
 from pipeline.config import Params, Recipe
 from pipeline.doctor.rollouts import Rollouts, Tables
 from pipeline.plan import ITERATION_STAGES
@@ -33,7 +33,7 @@ class Reading:
     Attributes:
         key: of the iteration.
         keys: of the iterations that its rollouts are looked at together with, itself the last of them.
-        recipe_name: in params.yaml.
+        previous: the iteration that made the policy it starts from.
         reference: the iteration that made its reference policy.
     """
 
@@ -41,8 +41,8 @@ class Reading:
         self.key = key
         self.keys = tuple(keys) or (key,)
         self._params = params
-        self.recipe_name = params.every_iteration[key].recipe
-        self.reference = params.every_iteration[key].reference
+        item = params.every_iteration[key]
+        self._named, self.previous, self.reference = item.recipe, item.previous, item.reference
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Reading:
         sections: dict[str, Any] = {}
         for stage, name in AS_RUN.items():
             path = path_of(f"run_info/{stage}", self.key)
-            section = read_json(path)["settings"].get(name) if path.exists() else None
+            section = read_run_info(path).get("settings", {}).get(name) if path.exists() else None
             if section is None:
                 return self._params.recipe_of(self.key)
             sections[stage] = section
@@ -67,6 +67,22 @@ class Reading:
             return Recipe.model_validate(sections)
         except ValidationError:
             return self._params.recipe_of(self.key)
+
+    @cached_property
+    def is_changed(self) -> bool:
+        """Whether params.yaml has another recipe for it now than it ran with."""
+        if self.key in self._params.sealed:
+            return False
+        return _said(self.recipe) != _said(self._params.recipe_of(self.key))
+
+    @cached_property
+    def recipe_name(self) -> str:
+        """What params.yaml calls the recipe that it ran with; its own name where no other is alike."""
+        if not self.is_changed:
+            return self._named
+        ran = _said(self.recipe)
+        alike = (name for name, recipe in self._params.recipes.items() if _said(recipe) == ran)
+        return next(alike, self._named)
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -78,11 +94,13 @@ class Reading:
 
     @cached_property
     def rollouts(self) -> Rollouts | None:
-        """None until it is scored, where its tables are not on disk, and where they are of two runs."""
+        """None until it is scored, where its tables are not on disk, of two runs, or without a sampled rollout."""
         parts = []
         for key in self.keys:
             rollouts, scores = stored("rollouts", key), stored("scores", key)
             if rollouts is None or scores is None or not is_made_of(scores, rollouts):
+                return None
+            if not has_sampled(rollouts):
                 return None
             advantages, prompts = stored("advantages", key), stored("prompts", key)
             if advantages is not None and not is_made_of(advantages, scores):
@@ -105,22 +123,27 @@ class Reading:
         return evaluation_of(self.key)
 
 
+def _said(recipe: Recipe) -> dict[str, Any]:
+    """Its settings: components of the user's own are equal if these are."""
+    return recipe.model_dump(mode="json", serialize_as_any=True)
+
+
 def numbers_of(stage: str, key: str) -> dict[str, float]:
-    """Metrics of a step, those that are null or infinite left out; empty where they are not on disk."""
+    """Metrics of a step, those that are null left out; empty where they are not on disk."""
     path = path_of(f"metrics/{stage}", key)
     if not path.exists():
         return {}
-    return {
-        name: float(value)
-        for name, value in read_json(path).items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
+    return {name: float(value) for name, value in read_metrics(path).items() if value is not None}
+
+
+def has_sampled(rollouts: Stored) -> bool:
+    """Whether a table of rollouts has any but greedy ones."""
+    return not pc.all(rollouts.column("greedy"), min_count=0).as_py()
 
 
 def is_made_of(table: Stored, source: Stored) -> bool:
     """Whether a table was made from this one, and not from one that lay there before; a table that names none is."""
-    made_of = table.facts.inputs.get(source.facts.kind)
-    return made_of in (None, source.facts.content_hash)
+    return table.facts.is_made_of(source.facts)
 
 
 def evaluation_of(key: str) -> pa.Table | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.advantages.moments import Moments, moments_of
+from pipeline.doctor.statistics import same_pairs, without_nan
 from pipeline.estimation import Flags, aligned
 from pipeline.ragged import IntArray, Ragged
 from pipeline.rewards.base import Reward
@@ -108,6 +109,11 @@ class Rollouts:
         return codes.to_numpy().astype(np.int64)
 
     @cached_property
+    def same_pairs(self) -> FloatArray:
+        """[G] share of the pairs of each group's completions that are the same, by label; NaN for groups of one."""
+        return same_pairs(self.completions, self.groups)
+
+    @cached_property
     def repetition(self) -> FloatArray:
         """[B] share of the n-grams of a completion's tokens that came before in it, as `repetition_penalty` counts."""
         tokens = Ragged.from_column(self._sampled(self._column("completion_token_ids")))
@@ -129,10 +135,14 @@ class Rollouts:
         return numbers_in(self._scored("reward"))
 
     @cached_property
+    def known_rewards(self) -> FloatArray:
+        """Total rewards of the rollouts that have one."""
+        return without_nan(self.rewards)
+
+    @cached_property
     def mean_reward(self) -> float:
         """Of the rollouts that have a reward; NaN if none has."""
-        known = self.rewards[~np.isnan(self.rewards)]
-        return float(known.mean()) if known.size else math.nan
+        return float(self.known_rewards.mean()) if self.known_rewards.size else math.nan
 
     def component(self, reward: Reward) -> FloatArray | None:
         """[B] of a reward function, not weighted, NaN where it does not apply; None where it was not asked."""
@@ -140,7 +150,7 @@ class Rollouts:
 
     def logged(self, reward: Reward, name: str) -> FloatArray | None:
         """[B] a number that a reward logged as `<label>_<name>`; None if it did not."""
-        return self._number(f"{label_of(reward)}_{name}")
+        return self._number(f"{reward.title}_{name}")
 
     @cached_property
     def failed(self) -> Flags:
@@ -240,8 +250,3 @@ class Rollouts:
     def _in_order(self, table: pa.Table, kind: str) -> pa.Table:
         """Rows of another table in the order of the sampled rollouts."""
         return aligned(table, pa.table({"rollout_id": self._ids}), kind).filter(self._mask)
-
-
-def label_of(reward: Reward) -> str:
-    """What a reward is called in findings, and in the names of what it logs."""
-    return reward.label or reward.name

@@ -19,6 +19,11 @@ FEWEST_GROUPS = 16
 Item = TypeVar("Item")
 
 
+def without_nan(values: FloatArray) -> FloatArray:
+    """The values that are there: NaN = missing."""
+    return values[~np.isnan(values)]
+
+
 def group_means(values: FloatArray, groups: IntArray, where: Flags | None = None) -> FloatArray:
     """Mean of a value in each group that has one, by label.
 

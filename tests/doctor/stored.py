@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pipeline.artifacts import path_of, schema_of, write_json, write_table
 from pipeline.config import Params
+from pipeline.doctor.chain import chain_reading_of
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import readings_of
 from pipeline.params import parse_params
 from pipeline.registry import build
 from tests.builders import prompt_rows, rollout_rows
@@ -97,8 +97,8 @@ def store(
             row["sampling_logprobs"] = [math.log(likelihood) / count] * count
     for kind, rows in (("prompts", prompts), ("rollouts", rollouts), ("scores", scores)):
         write_rows(kind, key, rows)
-    write_json({"rows": len(rollouts)}, path_of("metrics/generate_rollouts", key))
-    write_json({"rows": len(rollouts)}, path_of("metrics/score_rollouts", key))
+    for stage in ("prepare_prompts", "generate_rollouts", "score_rollouts"):
+        write_json({"rows": len(rollouts)}, path_of(f"metrics/{stage}", key))
 
 
 def write_rows(kind: str, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -142,4 +142,4 @@ def said(name: str, params: Params | None = None, **thresholds: Any) -> list[Fin
     """What one check says of what is stored below the current directory."""
     check = build("doctor.checks", {"name": name, **thresholds})
     assert isinstance(check, Check)
-    return list(check(readings_of(params_of() if params is None else params)))
+    return list(check(chain_reading_of(params_of() if params is None else params)))

@@ -31,6 +31,8 @@ from tests.doctor.stored import (
 
 Case = Callable[[], Params | None]
 GRPO = "recipes__grpo__"
+UPDATE = "recipes.grpo.update_policy"
+REWARDS = "recipes.grpo.score_rollouts.rewards"
 LOSS = f"{GRPO}update_policy__loss"
 OVERLONG = {"name": "soft_overlong", "max_completion_tokens": 100, "cache_tokens": 10}
 HALF = [MIXED] * GROUPS
@@ -182,8 +184,8 @@ def _beside(value: float | None, reward: Mapping[str, Any] = OVERLONG) -> Case:
     return case
 
 
-def _votes(spread: float) -> Case:
-    """Answers rewarded by a judge whose three votes have this deviation."""
+def _votes(spread: float, **settings: Any) -> Case:
+    """Answers rewarded by a judge whose four votes have this deviation."""
 
     def case() -> Params:
         within = [[0.4, 0.6, 0.4, 0.6]] * GROUPS
@@ -195,7 +197,7 @@ def _votes(spread: float) -> Case:
             "rubric": "r",
             "votes": 4,
         }
-        return params_of(**{f"{GRPO}score_rollouts__rewards": [judge]})
+        return params_of(**{f"{GRPO}score_rollouts__rewards": [judge]}, **settings)
 
     return case
 
@@ -204,11 +206,24 @@ def _faded(coefficient: float) -> Case:
     """A KL coefficient that follows a target from 0.01, and ended at this."""
 
     def case() -> Params:
-        metrics("i0001", kl=0.01)
-        step = dict.fromkeys(schema_of("optimizer_steps").columns, 1)
-        row = {**step, "iteration": "i0001", "kl_coef": coefficient}
-        write_rows("optimizer_steps", "i0001", [row])
+        metrics("i0001", kl=0.01, kl_coef=coefficient)
         return params_of(**{LOSS: {"name": "dapo", "kl_coef": {"start": 0.01, "target": 0.05}}})
+
+    return case
+
+
+def _bonus(used: float, **bonus: float) -> Case:
+    """Entropy that doubles under a bonus that follows a target and was so large in the last iteration."""
+
+    def case() -> Params:
+        for key, entropy in zip(KEYS, (0.8, 1.7), strict=False):
+            metrics(key, entropy=entropy)
+        steps = [
+            {**STEP, "optimizer_step": number, "entropy_coef": coefficient}
+            for number, coefficient in enumerate((0.0, used, 0.0))
+        ]
+        write_rows("optimizer_steps", "i0002", steps)
+        return params_of(**{LOSS: {"name": "dapo", "entropy_coef": bonus}})
 
     return case
 
@@ -249,6 +264,10 @@ def _adaptive_kl(value: float) -> Case:
     )
 
 
+STEP = {**dict.fromkeys(schema_of("optimizer_steps").columns, 1), "iteration": "i0002"}
+ONE_STEP = {f"{GRPO}update_policy__optimizer_steps": 1, f"{GRPO}update_policy__epochs": 1}
+NOT_DIVIDED = {f"{GRPO}compute_advantages__estimator": {"name": "group", "scale": "none"}}
+FOLLOWS = {LOSS: {"name": "dapo", "kl_coef": {"start": 4.0, "target": 0.05}}}
 KL_ON = {LOSS: {"name": "dapo", "kl_coef": 0.04}}
 EMPTY = [["", "5", "", "6"]] * GROUPS
 NUMBERS = [[str(10 * group + place) for place in range(4)] for group in range(GROUPS)]
@@ -279,20 +298,49 @@ FIRES: dict[str, dict[str, Case]] = {
         ),
         "a coefficient that faded": _faded(1e-6),
         "a KL of nothing": _settings(_metrics("kl", 0.0, 0.0, 0.0), **KL_ON),
+        "a policy that gets no gradient": _settings(
+            _metrics("kl", 0.0, 0.0, 0.0, grad_norm=0.0), **KL_ON
+        ),
+        "a reference that is trained": _settings(
+            _metrics("kl", 0.0, 0.0, 0.0),
+            **KL_ON,
+            **ONE_STEP,
+            iterations__i0003__reference="i0002",
+        ),
+        "a reference that many steps leave": _settings(
+            _metrics("kl", 0.0, 0.0, 0.0), **KL_ON, iterations__i0003__reference="i0002"
+        ),
     },
     "kl_drift": {"far": _settings(_metrics("kl", 0.1, 0.9), **KL_ON), "target": _adaptive_kl(0.2)},
     "kl_strength": {
         "as strong": _settings(
             _metrics("kl", 0.02, 0.02, advantages__std=1.0),
             **{LOSS: {"name": "dapo", "kl_coef": 4.0}},
-        )
+        ),
+        "one that has grown": _settings(
+            _metrics("kl", 0.02, 0.02, advantages__std=1.0, kl_coef=8.0), **FOLLOWS
+        ),
     },
     "clip_share": {"three in a row": _metrics("clip_ratio__region_mean", 0.2, 0.2, 0.2)},
     "ratio_blowup": {
         "KL": _metrics("kl_old", 0.2, ratio__max=2.0),
         "one token": _metrics("ratio__max", 2000.0, kl_old=0.01),
+        "KL alone": _metrics("kl_old", 0.2),
     },
-    "entropy_blowup": {"doubled": _metrics("entropy", 0.8, 1.7)},
+    "entropy_blowup": {
+        "doubled": _metrics("entropy", 0.8, 1.7),
+        "a fixed bonus": _settings(
+            _metrics("entropy", 0.8, 1.7), **{LOSS: {"name": "dapo", "entropy_coef": 0.5}}
+        ),
+        "a bonus that grew": _bonus(0.4, target=0.5),
+        "a bonus with a high target": _bonus(0.4, target=3.0),
+        "a bonus that starts high": _bonus(1.0, target=0.5, start=1.0),
+        "a bonus that was not used": _bonus(0.0, target=0.5),
+        "a bonus that nobody knows of": _settings(
+            _metrics("entropy", 0.8, 1.7),
+            **{LOSS: {"name": "dapo", "entropy_coef": {"target": 0.5}}},
+        ),
+    },
     "entropy_collapse": {
         "half right": _both(_rewards(HALF, HALF, HALF), _metrics("entropy", 1.0, 0.5, 0.02)),
     },
@@ -309,8 +357,15 @@ FIRES: dict[str, dict[str, Case]] = {
     "noisy_grader": {
         "noise": _rewards(_noise(1e-3)),
         "judge": _votes(0.15),
+        "judge, not divided": _votes(0.15, **NOT_DIVIDED),
     },
-    "reward_and_evaluation": {"opposite": _evaluations(0.5, 0.9, 0.5, 0.2)},
+    "reward_and_evaluation": {
+        "opposite": _evaluations(0.5, 0.9, 0.5, 0.2),
+        "another reward": _settings(
+            _evaluations(0.5, 0.9, 0.5, 0.2),
+            **{f"{GRPO}score_rollouts__rewards": [{"name": "length", "target_tokens": 3}]},
+        ),
+    },
     "component_conflict": {
         "opposite": _components(
             {"numeric_answer": 0.8, "length": 0.1},
@@ -329,7 +384,10 @@ FIRES: dict[str, dict[str, Case]] = {
     },
     "diversity": {"one wrong answer": _pairs(True, 0.99)},
     "repeated_samples": {"unlikely and equal": _pairs(True, 0.1)},
-    "engine_mismatch": {"far": _metrics("sampling__sampling_logp_difference__mean", 0.2)},
+    "engine_mismatch": {
+        "far": _metrics("sampling__sampling_logp_difference__mean", 0.2),
+        "corrected": _corrected(0.2),
+    },
     "stale_data": {
         "five": _settings(_metrics("optimizer_step", 5), **{f"{GRPO}update_policy__epochs": 5})
     },
@@ -382,7 +440,10 @@ SILENT: dict[str, dict[str, Case]] = {
         "target": _adaptive_kl(0.1),
     },
     "kl_strength": {
-        "DeepSeekMath's": _settings(_metrics("kl", 0.5, 0.5, advantages__std=1.0), **KL_ON)
+        "DeepSeekMath's": _settings(_metrics("kl", 0.5, 0.5, advantages__std=1.0), **KL_ON),
+        "nobody knows what has become of it": _settings(
+            _metrics("kl", 0.02, 0.02, advantages__std=1.0), **FOLLOWS
+        ),
     },
     "clip_share": {
         "only the first": _metrics("clip_ratio__region_mean", 0.3, 0.2, 0.1),
@@ -413,7 +474,7 @@ SILENT: dict[str, dict[str, Case]] = {
         "layout": _rewards([[1.0, 1.0, 1.0, 1.01]] * GROUPS + HALF),
         "not divided": _rewards(
             _noise(1e-3),
-            **{f"{GRPO}compute_advantages__estimator": {"name": "group", "scale": "none"}},
+            **NOT_DIVIDED,
         ),
         "judge": _votes(0.1),
     },
@@ -481,6 +542,7 @@ def test_fires(project: Path, check: str, case: Case) -> None:
     assert len(found) == 1, found
     assert found[0].check == check
     assert found[0].evidence
+    assert found[0].change.now != found[0].change.suggested
 
 
 @pytest.mark.parametrize(("check", "case"), _listed(SILENT))
@@ -511,6 +573,97 @@ def test_does_not_fire(project: Path, check: str, case: Case) -> None:
 def test_grades(project: Path, check: str, case: Case, grade: str) -> None:
     [found] = said(check, case())
     assert found.grade == grade
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "setting", "suggested"),
+    [
+        ("kl_assumed", "a KL of nothing", f"{UPDATE}.learning_rate", "0.003"),
+        ("kl_assumed", "a policy that gets no gradient", REWARDS, "one that tells answers apart"),
+        ("kl_assumed", "a reference that is trained", "iterations.i0003.reference", "i0000"),
+        ("kl_assumed", "a reference that many steps leave", f"{UPDATE}.learning_rate", "0.003"),
+        ("kl_drift", "target", f"{UPDATE}.loss.kl_coef.start", "0.03"),
+        ("kl_strength", "as strong", f"{UPDATE}.loss.kl_coef", "0.15"),
+        ("kl_strength", "one that has grown", f"{UPDATE}.loss.kl_coef.start", "0.075"),
+        ("entropy_blowup", "doubled", f"{UPDATE}.learning_rate", "3.0e-5"),
+        ("entropy_blowup", "a fixed bonus", f"{UPDATE}.loss.entropy_coef", "0.05"),
+        ("entropy_blowup", "a bonus that grew", f"{UPDATE}.loss.entropy_coef.max", "0.04"),
+        (
+            "entropy_blowup",
+            "a bonus with a high target",
+            f"{UPDATE}.loss.entropy_coef.target",
+            "0.4",
+        ),
+        (
+            "entropy_blowup",
+            "a bonus that starts high",
+            f"{UPDATE}.loss.entropy_coef.target",
+            "0.25",
+        ),
+        ("entropy_blowup", "a bonus that was not used", f"{UPDATE}.learning_rate", "3.0e-5"),
+        (
+            "entropy_blowup",
+            "a bonus that nobody knows of",
+            f"{UPDATE}.loss.entropy_coef",
+            "a lower target, if it was above 0 in these iterations",
+        ),
+        ("reward_and_evaluation", "opposite", "data.train", "more prompts, or other ones"),
+        ("reward_and_evaluation", "another reward", REWARDS, "[{name: numeric_answer}]"),
+        ("noisy_grader", "judge, not divided", f"{REWARDS}[0].votes", "16"),
+    ],
+)
+def test_what_is_suggested_mends_the_cause(
+    project: Path, check: str, name: str, setting: str, suggested: str
+) -> None:
+    [found] = said(check, FIRES[check][name]())
+    assert (found.change.setting, found.change.suggested) == (setting, suggested)
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "words"),
+    [
+        ("ratio_blowup", "KL", "moved the policy by 0.2 nats per token"),
+        ("ratio_blowup", "one token", "made a token 2,000 times as likely"),
+    ],
+)
+def test_the_title_has_what_is_beyond_its_limit(
+    project: Path, check: str, name: str, words: str
+) -> None:
+    [found] = said(check, FIRES[check][name]())
+    assert words in found.title
+
+
+def test_the_worst_update_is_the_one_farthest_above_a_limit(project: Path) -> None:
+    """A KL of a tenth more than its limit is less than a ratio of ten times its own."""
+    metrics("i0001", kl_old=0.11, ratio__max=2.0)
+    metrics("i0002", kl_old=0.09, ratio__max=10_000.0)
+    [found] = said("ratio_blowup")
+    assert found.iterations == KEYS[:2]
+    assert "made a token 10,000 times as likely" in found.title
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "line"),
+    [
+        ("clip_share", "three in a row", "i0003: 20% of tokens"),
+        ("engine_mismatch", "far", "i0001: mean 0.2, engine transformers"),
+        ("ratio_blowup", "KL alone", "i0001: kl_old 0.2"),
+        ("ratio_blowup", "one token", "i0001: kl_old 0.01, ratios up to 2e+03"),
+    ],
+)
+def test_numbers_that_are_not_stored_are_not_shown(
+    project: Path, check: str, name: str, line: str
+) -> None:
+    [found] = said(check, FIRES[check][name]())
+    assert found.evidence[-1] == line
+
+
+def test_shares_end_at_all(project: Path) -> None:
+    """The normal distribution does not know that: of 60 groups, 59 equal ones reach beyond."""
+    same = [[["7", "7", "7", "7"], ["1", "2", "3", "4"]][group == 0] for group in range(60)]
+    store("i0001", [MIXED] * 60, same)
+    [found] = said("diversity")
+    assert "100%]" in found.evidence[0]
 
 
 def test_every_check_has_both(project: Path) -> None:

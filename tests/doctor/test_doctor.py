@@ -11,18 +11,18 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from pipeline.artifacts import path_of, read_table, write_table
+from pipeline.artifacts import path_of, read_table, schema_of, write_json, write_table
 from pipeline.cli.main import rollbook
 from pipeline.component import Component
 from pipeline.config import BASE_KEY
 from pipeline.doctor import Change, Finding, diagnose, diagnosis_of
+from pipeline.doctor.chain import chain_reading_of
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.conflicts import conflicts_of
 from pipeline.doctor.diagnosis import every_check
 from pipeline.doctor.iteration import AS_RUN
-from pipeline.doctor.readings import readings_of
 from pipeline.doctor.rollouts import NGRAM
-from pipeline.errors import ConfigError, RollbookError
+from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.field_docs import headline_of, text_on
 from pipeline.params import parse_params
 from pipeline.plan import load_stage
@@ -63,6 +63,30 @@ class Broken(Check):
         raise ValueError("no such luck")
 '''
 
+NONSENSE = """
+from dataclasses import replace
+import numpy as np
+from pipeline.doctor import Change
+from pipeline.doctor.checks.base import Check
+
+class Nonsense(Check):
+    def __call__(self, run):
+        found = self.finding("note", ["i0001"], "t", ["e"], "c", Change("a", "1", "2"))
+        {line}
+        yield found
+"""
+TALKING = """
+from pipeline.doctor import Change
+from pipeline.doctor.checks.base import Check
+
+print("loaded")
+
+class Talking(Check):
+    def __call__(self, run):
+        print("asked")
+        yield self.finding("note", ["i0001"], "\\x1b[2J\\u202e", ["e"], "c", Change("a", "1", "2"))
+"""
+
 
 def _clips(*shares: float) -> None:
     for key, share in zip(KEYS, shares, strict=True):
@@ -97,7 +121,7 @@ def test_every_threshold_says_what_it_is_and_every_check_what_it_is_about(name: 
 def test_nothing_is_said_of_a_project_that_has_run_nothing(project: Path, name: str) -> None:
     check = build("doctor.checks", name)
     assert isinstance(check, Check)
-    assert list(check(readings_of(params_of()))) == []
+    assert list(check(chain_reading_of(params_of()))) == []
 
 
 @pytest.mark.parametrize("name", menu("doctor.checks"))
@@ -107,7 +131,7 @@ def test_nothing_is_said_where_only_metrics_are_on_disk(project: Path, name: str
         metrics(key, entropy=0.5, kl_old=0.01, ratio__max=2.0, clip_ratio__region_mean=0.1)
     check = build("doctor.checks", name)
     assert isinstance(check, Check)
-    assert list(check(readings_of(params_of()))) == []
+    assert list(check(chain_reading_of(params_of()))) == []
 
 
 def test_the_recipe_is_read_where_the_stages_keep_it() -> None:
@@ -118,11 +142,18 @@ def test_the_recipe_is_read_where_the_stages_keep_it() -> None:
 def test_iterations_of_few_prompts_are_looked_at_together(project: Path) -> None:
     for key in KEYS:
         store(key, [MIXED] * 7)
-    [(reading, rollouts)] = readings_of(params_of()).scored
+    [(reading, rollouts)] = chain_reading_of(params_of()).scored
     assert reading.keys == KEYS
     assert reading.name == "i0001–i0003"
     assert len(rollouts.group_ids) == 21
     assert len(rollouts.rewards) == len(rollouts.answers) == 84
+
+
+def test_rewards_have_a_range_where_two_differ(project: Path) -> None:
+    store("i0001", [RIGHT] * GROUPS)
+    assert chain_reading_of(params_of()).reward_range is None
+    store("i0002", [[0.25, None]] * GROUPS)
+    assert chain_reading_of(params_of()).reward_range == (0.25, 1.0)
 
 
 def test_what_was_run_counts_and_not_what_params_yaml_says_since(project: Path) -> None:
@@ -144,7 +175,7 @@ def test_what_was_run_counts_and_not_what_params_yaml_says_since(project: Path) 
 def test_repetition_is_that_of_the_reward_of_this_name(project: Path) -> None:
     texts = ["abcabcabc", "aaaa", "ab", "", "abcdef"]
     store("i0001", [[0.0] * len(texts)] * GROUPS, [texts] * GROUPS)
-    [(_, rollouts)] = readings_of(params_of()).scored
+    [(_, rollouts)] = chain_reading_of(params_of()).scored
     penalty = RepetitionPenalty(ngram_size=NGRAM, max_penalty=-1.0)
     rows = inputs_of(
         *(read_table(path_of(kind, "i0001"), kind)[0] for kind in ("prompts", "rollouts"))
@@ -182,8 +213,28 @@ def test_a_check_of_the_projects_own(project: Path) -> None:
 
 def test_a_check_that_breaks_is_named(project: Path) -> None:
     Path("mine.py").write_text(OWN)
-    with pytest.raises(RollbookError, match="check Broken failed: ValueError: no such luck"):
+    with pytest.raises(RollbookError, match="Broken failed: ValueError: no such luck") as told:
         diagnose(params=params_of(doctor=[{"path": "mine.py:Broken"}]))
+    assert '{path: "mine.py:Broken", off: true}' in told.value.hint
+    assert diagnose(params=params_of(doctor=[{"path": "mine.py:Broken", "off": True}])) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("yield 'hello'", "TypeError: it yielded str, expected a Finding"),
+        ("yield replace(found, grade='fatal')", "finding.grade: "),
+        ("yield replace(found, iterations=None)", "finding.iterations: "),
+        ("yield replace(found, change='lower lr')", "finding.change: "),
+        ("yield replace(found, title=np.float64(0.5))", "finding.title: "),
+        ("yield replace(found, evidence=[np.int64(3)])", "finding.evidence.0: "),
+    ],
+)
+def test_a_check_that_gives_nonsense_is_named(project: Path, line: str, said: str) -> None:
+    Path("mine.py").write_text(NONSENSE.format(line=line))
+    with pytest.raises(RollbookError, match=f"check Nonsense failed: {said}"):
+        diagnose(params=params_of(doctor=[{"path": "mine.py:Nonsense"}]))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +244,8 @@ def test_a_check_that_breaks_is_named(project: Path) -> None:
         ([{"name": "clip_share", "limits": 0.4}], "did you mean 'limit'"),
         ([{"name": "clip_share", "limit": 1.4}], "less than or equal to 1"),
         ([{"name": "clip_share"}, {"name": "clip_share", "off": True}], "'clip_share' twice"),
+        ([{"name": "base"}], "there is no 'base' in doctor.checks"),
+        ([{"name": "clip_share", "path": "mine.py:LongRun"}], "leave out name or path"),
     ],
 )
 def test_wrong_entries(entries: list[dict[str, object]], said: str) -> None:
@@ -239,6 +292,50 @@ def test_what_is_not_on_disk_is_said(project: Path) -> None:
     assert diagnosis_of(params_of()).missing == ["artifacts/scores/i0001.parquet"]
 
 
+def test_tables_of_every_stage_that_checks_read_are_missed(project: Path) -> None:
+    stages = ("compute_advantages", "update_policy")
+    for stage, key in (("prepare_data", BASE_KEY), *((stage, "i0001") for stage in stages)):
+        write_json({"rows": 1}, path_of(f"metrics/{stage}", key))
+    assert diagnosis_of(params_of()).missing == [
+        "artifacts/data/train.parquet",
+        "artifacts/data/evaluation.parquet",
+        "artifacts/advantages/i0001.parquet",
+        "artifacts/optimizer_steps/i0001.parquet",
+    ]
+
+
+def test_metrics_that_are_gone_or_hold_nothing_are_missed(project: Path) -> None:
+    store("i0001", [MIXED] * GROUPS)
+    gone = path_of("metrics/generate_rollouts", "i0001")
+    gone.unlink()
+    emptied = path_of("metrics/score_rollouts", "i0001")
+    write_json({}, emptied)
+    found = diagnosis_of(params_of())
+    assert (found.missing, found.empty) == ([gone.as_posix()], [emptied.as_posix()])
+    assert any(f"without anything to look at: {emptied}" in each for each in found.remarks)
+
+
+@pytest.mark.filterwarnings("error")
+def test_tables_without_a_row_are_told(project: Path) -> None:
+    store("i0001", [MIXED] * GROUPS)
+    for kind in ("rollouts", "scores"):
+        table, facts = read_table(path_of(kind, "i0001"), kind)
+        write_table(table.slice(0, 0), kind, "i0001", facts.inputs)
+    found = diagnosis_of(params_of())
+    assert found.findings == []
+    assert found.empty == ["artifacts/rollouts/i0001.parquet"]
+
+
+@pytest.mark.parametrize("text", ['"abc"', "Infinity", "1e400", "[1]", "true"])
+def test_metrics_that_are_no_numbers_are_told(project: Path, text: str) -> None:
+    """The file is to blame, and not the check that reads it."""
+    path = path_of("metrics/update_policy", "i0001")
+    path.parent.mkdir(parents=True)
+    path.write_text(f'{{"entropy": {text}}}')
+    with pytest.raises(ArtifactError, match=r"update_policy/i0001\.json: truncated or damaged"):
+        diagnose(params=params_of())
+
+
 def test_scores_of_other_rollouts_are_not_looked_at(project: Path) -> None:
     """As while an iteration is made again: its rollouts are new, and its scores are still those of the old ones."""
     for key in KEYS[:2]:
@@ -252,11 +349,31 @@ def test_scores_of_other_rollouts_are_not_looked_at(project: Path) -> None:
     ]
 
 
+def test_advantages_of_other_scores_are_told(project: Path) -> None:
+    store("i0001", [MIXED] * GROUPS)
+    scores, _ = read_table(path_of("scores", "i0001"), "scores")
+    rows = len(scores)
+    columns = {
+        **{name: scores[name] for name in ("rollout_id", "group_id", "prompt_id", "iteration")},
+        "advantage": [0.5] * rows,
+        **dict.fromkeys(("token_advantages", "group_mean", "group_std"), [None] * rows),
+        **dict.fromkeys(("informative", "kept"), [True] * rows),
+    }
+    write_table(
+        schema_of("advantages").build(columns), "advantages", "i0001", {"scores": "of another run"}
+    )
+    found = diagnosis_of(params_of())
+    assert found.outdated == ["artifacts/advantages/i0001.parquet"]
+    [(_, rollouts)] = chain_reading_of(params_of()).scored
+    assert rollouts.advantages is None
+    assert any("made from other tables" in remark for remark in found.remarks)
+
+
 def test_scores_are_joined_by_id(project: Path) -> None:
     store("i0001", [[0.0, 1.0, 2.0, 3.0]] * GROUPS)
     scores, _ = read_table(path_of("scores", "i0001"), "scores")
     write_table(scores.take(list(range(len(scores)))[::-1]), "scores", "i0001")
-    [(_, rollouts)] = readings_of(params_of()).scored
+    [(_, rollouts)] = chain_reading_of(params_of()).scored
     assert rollouts.rewards.tolist() == [0.0, 1.0, 2.0, 3.0] * GROUPS
 
 
@@ -325,14 +442,21 @@ def test_before_training_the_base_policy_is_looked_at(project: Path) -> None:
     assert "checks of what is there before training" in result.output
 
 
-def test_suggestions_that_contradict_each_other_are_printed_together(project: Path) -> None:
-    loss = {"name": "dapo", "kl_coef": 4.0}
+@pytest.mark.parametrize(
+    ("coefficient", "place"),
+    [(4.0, "kl_coef"), ({"start": 4.0, "target": 0.05}, "kl_coef.start")],
+    ids=["fixed", "follows a target"],
+)
+def test_suggestions_that_contradict_each_other_are_printed_together(
+    project: Path, coefficient: object, place: str
+) -> None:
+    loss = {"name": "dapo", "kl_coef": coefficient}
     recipes = shipped(recipes__grpo__update_policy__loss=loss)["recipes"]
     _write_params(recipes=recipes)
     for key in KEYS:
-        metrics(key, kl=0.9, advantages__std=1.0)
+        metrics(key, kl=0.9, kl_coef=4.0, advantages__std=1.0)
     said = " ".join(_run().output.split())
-    assert "suggestions differ: recipes.grpo.update_policy.loss.kl_coef: 12.0 (kl_drift)" in said
+    assert f"suggestions differ: recipes.grpo.update_policy.loss.{place}: 12.0 (kl_drift)" in said
     assert "(kl_strength): these contradict each other" in said
     [conflict] = json.loads(_run("--json").output)["conflicts"]
     assert conflict["opposite"]
@@ -358,6 +482,23 @@ def test_json(project: Path) -> None:
     assert finding["iterations"] == list(KEYS)
     assert finding["change"]["setting"] == "recipes.grpo.update_policy.learning_rate"
     assert set(content["checks"]) == set(menu("doctor.checks"))
+
+
+def test_what_a_check_prints_is_no_part_of_the_answer(project: Path) -> None:
+    Path("mine.py").write_text(TALKING)
+    _write_params(doctor=[{"path": "mine.py:Talking"}])
+    metrics("i0001", loss=0.1)
+    result = _run("--json")
+    [finding] = json.loads(result.stdout)["findings"]
+    assert finding["check"] == "Talking"
+    assert result.stderr.splitlines() == ["loaded", "asked"]
+
+
+def test_texts_of_a_check_cannot_move_the_cursor(project: Path) -> None:
+    Path("mine.py").write_text(TALKING)
+    _write_params(doctor=[{"path": "mine.py:Talking"}])
+    metrics("i0001", loss=0.1)
+    assert "NOTE Talking i0001: ␛[2J‹U+202E›" in _run().stdout
 
 
 def test_the_list_has_the_thresholds_as_they_stand(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,8 +11,8 @@ from pipeline.doctor.finding import Change, Finding, Grade
 from pipeline.yaml_text import flow
 
 if TYPE_CHECKING:
+    from pipeline.doctor.chain import ChainReading
     from pipeline.doctor.iteration import Reading
-    from pipeline.doctor.readings import Readings
 
 
 class Check(Component):
@@ -27,7 +28,7 @@ class Check(Component):
     kind: ClassVar[str] = "doctor.checks"
     off: bool = False
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         raise NotImplementedError
 
     def finding(
@@ -57,21 +58,25 @@ def change_of(reading: Reading, place: str, suggested: Any) -> Change:
 
     Args:
         reading: of the iteration; what its recipe says now is read from it.
-        place: within the recipe, such as `update_policy.learning_rate`.
+        place: within the recipe, such as `update_policy.learning_rate` or `score_rollouts.rewards[0].weight`.
         suggested: a value, or a sentence.
     """
     now: Any = reading.recipe
-    for part in place.split("."):
-        now = getattr(now, part, None)
+    for part in re.findall(r"\w+", place):
+        now = now[int(part)] if part.isdecimal() else getattr(now, part, None)
     shown = suggested if isinstance(suggested, str) else written(suggested)
     return Change(f"recipes.{reading.recipe_name}.{place}", written(now), shown)
 
 
-def weight_of(reading: Reading, place: int, suggested: float) -> Change:
-    """A change of the weight of a reward function, given by its place among those of the recipe."""
-    now = reading.recipe.score_rollouts.rewards[place].weight
-    setting = f"recipes.{reading.recipe_name}.score_rollouts.rewards[{place}].weight"
-    return Change(setting, flow(now), flow(suggested))
+def reward_change(reading: Reading, place: int, field: str, suggested: Any) -> Change:
+    """A change of a field of a reward function, given by its place among those of the recipe."""
+    return change_of(reading, f"score_rollouts.rewards[{place}].{field}", suggested)
+
+
+def slower(reading: Reading, factor: float) -> Change:
+    """A learning rate so many times lower than that of an iteration."""
+    place = "update_policy.learning_rate"
+    return change_of(reading, place, rounded(reading.recipe.update_policy.learning_rate / factor))
 
 
 def rounded(value: float) -> float:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pydantic import PositiveInt
 
 from pipeline.config import Share
-from pipeline.doctor.checks.base import Check, change_of, rounded
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, slower
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.statistics import successive
 
 NAME = "clip_ratio/region_mean"
@@ -35,28 +35,30 @@ class ClipShare(Check):
     limit: Share = 0.15
     iterations: PositiveInt = 3
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         measured = [each for each in run.having(NAME) if _is_of_tokens(each)]
         flagged = [each.metrics[NAME] > self.limit for each in measured]
         found = successive(measured, flagged, self.iterations)
         if not found:
             return
-        last = found[-1]
-        rate = last.recipe.update_policy.learning_rate
         highest = max(each.metrics[NAME] for each in found)
         yield self.finding(
             "warning",
             found,
             f"up to {highest:.0%} of tokens are clipped, in {len(found)} iterations",
-            [
-                f"{each.key}: {each.metrics[NAME]:.0%} of tokens, gradient norm {each.metrics.get('grad_norm', 0):.2g}"
-                for each in found[-4:]
-            ],
+            [_evidence(each) for each in found[-4:]],
             "the learning rate is too high for the clip's bounds: the policy has left them early, and the rest of an "
             "iteration's steps have nothing to learn from",
-            change_of(last, "update_policy.learning_rate", rounded(rate / 3)),
+            slower(found[-1], 3),
         )
 
 
 def _is_of_tokens(reading: Reading) -> bool:
     return bool(reading.recipe.update_policy.loss.ratio == "token")
+
+
+def _evidence(reading: Reading) -> str:
+    said = f"{reading.key}: {reading.metrics[NAME]:.0%} of tokens"
+    if (norm := reading.metrics.get("grad_norm")) is not None:
+        said += f", gradient norm {norm:.2g}"
+    return said

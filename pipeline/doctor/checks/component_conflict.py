@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from pydantic import PositiveFloat
 
-from pipeline.doctor.checks.base import Check, rounded, weight_of
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, reward_change, rounded
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
-from pipeline.doctor.rollouts import Rollouts, label_of
+from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import difference, first_and_last, group_means, mean_of
 from pipeline.evaluation import Estimate
 from pipeline.rewards.base import Reward
@@ -28,7 +28,7 @@ class ComponentConflict(Check):
 
     move: PositiveFloat = 0.2
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         parts = first_and_last(run.scored)
         if not parts[0]:
             return
@@ -47,19 +47,19 @@ class ComponentConflict(Check):
         rewards = reading.recipe.score_rollouts.rewards
         up = max(rising, key=lambda place: moved[place][1].mean)
         down = min(falling, key=lambda place: moved[place][1].mean)
-        names = [label_of(rewards[place]) for place in (up, down)]
+        names = [rewards[place].title for place in (up, down)]
         yield self.finding(
             "warning",
             [each for each, _ in run.scored],
             f"{names[0]} rose while {names[1]} fell",
             [
-                f"{parts[0][0][0].key} to {reading.key}: {label_of(rewards[place])}, times its weight of "
-                f"{rewards[place].weight:g}: {found.mean:+.3g} [{found.low:+.3g}, {found.high:+.3g}] (95 %, by prompt)"
+                f"{parts[0][0][0].key} to {reading.key}: {rewards[place].title}, times its weight of "
+                f"{rewards[place].weight:g}: {found.text('+.3g')} (95 %, by prompt)"
                 for place, (_, found) in sorted(moved.items())
                 if np.isfinite(found.mean)
             ],
             f"{names[0]} is cheaper to earn, and outweighs what {names[1]} loses",
-            weight_of(reading, up, rounded(rewards[up].weight / 3)),
+            reward_change(reading, up, "weight", rounded(rewards[up].weight / 3)),
         )
 
     def _moved(

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.config import Share
-from pipeline.doctor.checks.base import Check, change_of, rounded, written
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, slower, written
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import mean_of
 from pipeline.evaluation import Estimate
@@ -43,17 +43,16 @@ class Difficulty(Check):
     easy: Share = 0.6
     hard: Share = 0.6
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
-        known = [rollouts.rewards[~np.isnan(rollouts.rewards)] for _, rollouts in run.scored]
-        every = np.concatenate([each for each in known if each.size] or [np.empty(0)])
-        if not every.size or every.min() == every.max():
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
+        if run.reward_range is None:
             return
-        solved = [_flat(*each, every.max()) for each in run.scored]
+        lowest, highest = run.reward_range
+        solved = [_flat(*each, highest) for each in run.scored]
         yield from self._easy([each for each in solved if each.share.low > self.easy], run)
-        hopeless = [_flat(*each, every.min()) for each in run.scored]
+        hopeless = [_flat(*each, lowest) for each in run.scored]
         yield from self._hard([each for each in hopeless if each.share.low > self.hard], run)
 
-    def _easy(self, found: Sequence[_Flat], run: Readings) -> Iterator[Finding]:
+    def _easy(self, found: Sequence[_Flat], run: ChainReading) -> Iterator[Finding]:
         if not found:
             return
         from_the_start = found[0].reading is run.scored[0][0]
@@ -72,11 +71,10 @@ class Difficulty(Check):
             Change("data.train", written(run.params.data.train), "harder prompts"),
         )
 
-    def _hard(self, found: Sequence[_Flat], run: Readings) -> Iterator[Finding]:
+    def _hard(self, found: Sequence[_Flat], run: ChainReading) -> Iterator[Finding]:
         if not found:
             return
         last = found[-1]
-        recipe = last.reading.recipe
         from_the_start = found[0].reading is run.scored[0][0]
         yield self.finding(
             "warning",
@@ -90,14 +88,10 @@ class Difficulty(Check):
             change_of(
                 last.reading,
                 "generate_rollouts.group_size",
-                2 * recipe.generate_rollouts.group_size,
+                2 * last.reading.recipe.generate_rollouts.group_size,
             )
             if from_the_start
-            else change_of(
-                last.reading,
-                "update_policy.learning_rate",
-                rounded(recipe.update_policy.learning_rate / 3),
-            ),
+            else slower(last.reading, 3),
         )
 
 
@@ -111,6 +105,6 @@ def _flat(reading: Reading, rollouts: Rollouts, end: float) -> _Flat:
 
 def _evidence(each: _Flat, end: str) -> str:
     return (
-        f"{each.reading.name}: {each.share.mean:.0%} [{each.share.low:.0%}, {min(each.share.high, 1):.0%}] of "
-        f"{each.groups} groups have the {end} reward in every answer, such as {each.example}"
+        f"{each.reading.name}: {each.share.text('.0%', share=True)} of {each.groups} groups have the {end} "
+        f"reward in every answer, such as {each.example}"
     )

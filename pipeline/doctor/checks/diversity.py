@@ -6,18 +6,28 @@ collision = share of pairs of answers to a prompt that are the same
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
-from pipeline.doctor.statistics import mean_of, same_pairs
-from pipeline.estimation import Flags
+from pipeline.doctor.statistics import mean_of
 from pipeline.evaluation import Estimate
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Equal answers of an iteration: their share of the pairs of the groups that count, and one of these."""
+
+    reading: Reading
+    share: Estimate
+    groups: int
+    example: str
 
 
 class Diversity(Check):
@@ -36,27 +46,22 @@ class Diversity(Check):
     temperature: Share = 1.0
     solved: Share = 0.95
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
-        found: list[tuple[Reading, Rollouts, Estimate, Flags]] = []
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         solved = self._solved(run)
-        for place, (reading, rollouts) in enumerate(run.scored):
-            low = reading.recipe.generate_rollouts.temperature < self.temperature
-            every = np.ones(len(rollouts.first_of_group), bool)
-            open_ones = ~(rollouts.by_group.mean[rollouts.first_of_group] >= solved)
-            which = every if low and place == 0 else open_ones
-            shares = same_pairs(rollouts.completions, rollouts.groups)
-            share = mean_of(shares[which & ~np.isnan(shares)])
-            if share.low > self.limit:
-                found.append((reading, rollouts, share, which))
+        every = [
+            _alike(reading, rollouts, np.inf if self._is_cold(reading) and not place else solved)
+            for place, (reading, rollouts) in enumerate(run.scored)
+        ]
+        found = [each for each in every if each.share.low > self.limit]
         if not found:
             return
-        reading, _, share, _ = found[-1]
+        reading, share = found[-1].reading, found[-1].share
         temperature = reading.recipe.generate_rollouts.temperature
         yield self.finding(
             "warning",
-            [each[0] for each in found],
+            [each.reading for each in found],
             f"{share.mean:.0%} of pairs of answers to a prompt are the same, at temperature {temperature:g}",
-            [_evidence(*each) for each in found[-4:]],
+            [_evidence(each) for each in found[-4:]],
             "the policy says one thing only, so there is nothing to compare",
             change_of(
                 reading,
@@ -65,18 +70,29 @@ class Diversity(Check):
             ),
         )
 
-    def _solved(self, run: Readings) -> float:
-        """The mean reward from which on a prompt of this run is solved; NaN without rewards."""
-        every = np.concatenate([*(rollouts.rewards for _, rollouts in run.scored), [np.nan]])
-        known = every[~np.isnan(every)]
-        if not known.size:
-            return np.nan
-        return float(known.min() + self.solved * (known.max() - known.min()))
+    def _is_cold(self, reading: Reading) -> bool:
+        return reading.recipe.generate_rollouts.temperature < self.temperature
+
+    def _solved(self, run: ChainReading) -> float:
+        """The mean reward from which on a prompt of this run is solved: from any on where no two rewards differ."""
+        if run.reward_range is None:
+            return -np.inf
+        lowest, highest = run.reward_range
+        return lowest + self.solved * (highest - lowest)
 
 
-def _evidence(reading: Reading, rollouts: Rollouts, share: Estimate, which: Flags) -> str:
-    shares = np.where(which, np.nan_to_num(same_pairs(rollouts.completions, rollouts.groups)), -1)
+def _alike(reading: Reading, rollouts: Rollouts, solved: float) -> _Alike:
+    """Of the groups whose mean reward is below `solved`, and of those without a reward."""
+    counts = ~(rollouts.by_group.mean[rollouts.first_of_group] >= solved)
+    counts &= ~np.isnan(rollouts.same_pairs)
+    share = mean_of(rollouts.same_pairs[counts])
+    most = int(np.where(counts, rollouts.same_pairs, -1).argmax()) if counts.any() else None
+    example = "" if most is None else rollouts.group_ids[most]
+    return _Alike(reading, share, int(counts.sum()), example)
+
+
+def _evidence(each: _Alike) -> str:
     return (
-        f"{reading.name}: {share.mean:.0%} [{share.low:.0%}, {share.high:.0%}] of pairs in {int(which.sum())} groups, "
-        f"such as {rollouts.group_ids[int(shares.argmax())]}"
+        f"{each.reading.name}: {each.share.text('.0%', share=True)} of pairs in {each.groups} groups, such as "
+        f"{each.example}"
     )

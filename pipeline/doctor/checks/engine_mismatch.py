@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from pydantic import PositiveFloat
 
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 
 NAME = "sampling/sampling_logp_difference/mean"
 HIGHEST = "sampling/sampling_logp_difference/max"
@@ -30,7 +30,7 @@ class EngineMismatch(Check):
     limit: PositiveFloat = 0.05
     serious: PositiveFloat = 0.5
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         # With top_p and the like the engine's numbers are renormalised, and differ rightly.
         measured = [
             each for each in run.having(NAME) if not each.recipe.generate_rollouts.truncates
@@ -44,25 +44,30 @@ class EngineMismatch(Check):
             "serious" if worst > self.serious or not corrected else "warning",
             found,
             f"engine and trainer differ by {worst:.2g} nats per token",
-            [
-                f"{each.key}: mean {each.metrics[NAME]:.3g}, highest {each.metrics.get(HIGHEST, 0):.3g}, engine "
-                f"{each.recipe.generate_rollouts.engine.name}"
-                for each in found[-4:]
-            ],
+            [_evidence(each) for each in found[-4:]],
             "the engine computes in another precision, or with other weights or another temperature, than the trainer"
             + ("" if corrected else "; nothing corrects for it"),
             _change(found[-1]),
         )
 
 
+def _evidence(reading: Reading) -> str:
+    said = f"{reading.key}: mean {reading.metrics[NAME]:.3g}"
+    if HIGHEST in reading.metrics:
+        said += f", highest {reading.metrics[HIGHEST]:.3g}"
+    return f"{said}, engine {reading.recipe.generate_rollouts.engine.name}"
+
+
 def _change(reading: Reading) -> Change:
-    engine = reading.recipe.generate_rollouts.engine
-    precision = getattr(engine, "dtype", "float32")
-    if (
-        reading.recipe.rollout_correction is None
-        and reading.recipe.update_policy.rollout_correction == "off"
-    ):
+    """What is not done yet of: a correction, an engine as exact as the trainer, ratios to measured log-probs."""
+    update, engine = reading.recipe.update_policy, reading.recipe.generate_rollouts.engine
+    measured = update.old_logprobs == "measured"
+    if update.rollout_correction == "off" and measured:
         return change_of(reading, "update_policy.rollout_correction", "auto")
-    if precision != "float32":
+    if getattr(engine, "dtype", "float32") != "float32":
         return change_of(reading, "generate_rollouts.engine.dtype", "float32")
-    return change_of(reading, "update_policy.old_logprobs", "measured")
+    if not measured:
+        return change_of(reading, "update_policy.old_logprobs", "measured")
+    return change_of(
+        reading, "generate_rollouts.engine", "another engine, to see whether it is the fault"
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from pydantic import PositiveFloat
 
-from pipeline.coefficients import start_of
-from pipeline.doctor.checks.base import Check, change_of, rounded
-from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Readings
+from pipeline.coefficients import AdaptiveEntropy
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, rounded, slower
+from pipeline.doctor.finding import Change, Finding
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.statistics import without_nan
 
 
 class EntropyBlowup(Check):
@@ -25,7 +28,7 @@ class EntropyBlowup(Check):
     factor: PositiveFloat = 1.5
     rise: PositiveFloat = 0.3
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         measured = run.having("entropy")
         if len(measured) < 2:
             return
@@ -35,8 +38,7 @@ class EntropyBlowup(Check):
         if not found:
             return
         last = found[-1]
-        coefficient = start_of(last.recipe.update_policy.loss.entropy_coef)
-        rate = last.recipe.update_policy.learning_rate
+        cause, change = _why(found, start)
         yield self.finding(
             "serious" if last is measured[-1] else "warning",
             found,
@@ -45,10 +47,42 @@ class EntropyBlowup(Check):
                 f"{each.key}: {each.metrics['entropy']:.3g} nats per token"
                 for each in [measured[0], *found[-3:]]
             ],
-            "the entropy bonus outweighs the reward"
-            if coefficient
-            else "steps are so large that they break what the policy knew",
-            change_of(last, "update_policy.loss.entropy_coef", rounded(coefficient / 10))
-            if coefficient
-            else change_of(last, "update_policy.learning_rate", rounded(rate / 10)),
+            cause,
+            change,
         )
+
+
+def _why(found: Sequence[Reading], start: float) -> tuple[str, Change]:
+    """The bonus, if one was in use in these iterations, or steps that are too large; and what to change.
+
+    Args:
+        found: iterations whose entropy is too high.
+        start: entropy of the first iteration, nats per token.
+    """
+    last, place = found[-1], "update_policy.loss.entropy_coef"
+    setting = last.recipe.update_policy.loss.entropy_coef
+    outweighs = "the entropy bonus outweighs the reward"
+    too_large = "steps are so large that they break what the policy knew"
+    if not isinstance(setting, AdaptiveEntropy):
+        if setting:
+            return outweighs, change_of(last, place, rounded(setting / 10))
+        return too_large, slower(last, 10)
+    # One that follows a target is 0 in every step above it: only the steps say whether it was in use.
+    stored = [each.steps["entropy_coef"] for each in found if "entropy_coef" in each.steps]
+    used = without_nan(np.concatenate([*stored, np.empty(0)]))
+    if used.any():
+        return outweighs, _weaker(last, place, setting, float(used.max()), start)
+    if len(stored) == len(found):
+        return too_large, slower(last, 10)
+    either = f"{too_large}, or {outweighs}: optimizer steps, which are not on disk, would tell"
+    return either, change_of(last, place, "a lower target, if it was above 0 in these iterations")
+
+
+def _weaker(
+    reading: Reading, place: str, setting: AdaptiveEntropy, used: float, start: float
+) -> Change:
+    """A lower bound for a coefficient that has grown; a lower target where it must start so high, or seeks more."""
+    highest = max(rounded(used / 10), setting.start)
+    if setting.target <= start and highest < setting.max:
+        return change_of(reading, f"{place}.max", highest)
+    return change_of(reading, f"{place}.target", rounded(min(setting.target, start) / 2))

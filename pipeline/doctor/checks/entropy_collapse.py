@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from pipeline.config import Share
-from pipeline.doctor.checks.base import Check, change_of, rounded
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, slower
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 
 CLIP_HIGH = 0.28
 
@@ -28,25 +27,17 @@ class EntropyCollapse(Check):
     share: Share = 0.1
     solved: Share = 0.85
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         measured = [each for each in run.having("entropy") if each.rollouts is not None]
-        if len(measured) < 2:
+        if len(measured) < 2 or run.reward_range is None:
             return
         start = measured[0].metrics["entropy"]
-        rewards = {each.key: _rewards(each) for each in measured}
-        every = np.concatenate(list(rewards.values()))
-        if not every.size or every.min() == every.max():
-            return
-        place = {
-            key: float((each.mean() - every.min()) / (every.max() - every.min()))
-            if each.size
-            else 1.0
-            for key, each in rewards.items()
-        }
+        lowest, highest = run.reward_range
+        limit = lowest + self.solved * (highest - lowest)
         found = [
             each
             for each in measured[1:]
-            if each.metrics["entropy"] < self.share * start and place[each.key] < self.solved
+            if each.metrics["entropy"] < self.share * start and _reward(each) < limit
         ]
         if not found:
             return
@@ -55,9 +46,9 @@ class EntropyCollapse(Check):
             "serious" if last is measured[-1] else "warning",
             found,
             f"entropy fell from {start:.2g} to {last.metrics['entropy']:.2g} nats per token, at a mean reward of "
-            f"{rewards[last.key].mean():.2g}",
+            f"{_reward(last):.2g}",
             [
-                f"{each.key}: entropy {each.metrics['entropy']:.2g}, mean reward {rewards[each.key].mean():.3g}"
+                f"{each.key}: entropy {each.metrics['entropy']:.2g}, mean reward {_reward(each):.3g}"
                 for each in [measured[0], *found[-3:]]
             ],
             "answers of a group are nearly all the same, so nothing better can be found any more",
@@ -65,10 +56,9 @@ class EntropyCollapse(Check):
         )
 
 
-def _rewards(reading: Reading) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    assert reading.rollouts is not None
-    rewards = reading.rollouts.rewards
-    return rewards[~np.isnan(rewards)]
+def _reward(reading: Reading) -> float:
+    """Mean of an iteration; NaN, which is below no limit, where it has none."""
+    return math.nan if reading.rollouts is None else reading.rollouts.mean_reward
 
 
 def _change(reading: Reading) -> Change:
@@ -76,5 +66,4 @@ def _change(reading: Reading) -> Change:
     loss = reading.recipe.update_policy.loss
     if getattr(loss, "clip_high", CLIP_HIGH) < CLIP_HIGH and loss.ratio == "token":
         return change_of(reading, "update_policy.loss.clip_high", CLIP_HIGH)
-    rate = reading.recipe.update_policy.learning_rate
-    return change_of(reading, "update_policy.learning_rate", rounded(rate / 3))
+    return slower(reading, 3)

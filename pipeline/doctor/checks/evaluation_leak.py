@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import NonNegativeInt
 
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Readings
 from pipeline.showing.tables import stored
 
 SIGNS = re.compile(r"\s*([^\w\s])\s*")
@@ -32,7 +32,7 @@ class EvaluationLeak(Check):
 
     prompts: NonNegativeInt = 0
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         train, held_out = stored("data", "train"), stored("data", "evaluation")
         if train is None or held_out is None:
             return
@@ -78,6 +78,6 @@ def normalised(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\0".join(parts)
 
 
-def _source(run: Readings, name: str) -> str:
+def _source(run: ChainReading, name: str) -> str:
     source = run.params.data.evaluation.get(name)
     return source.name if source is not None else name

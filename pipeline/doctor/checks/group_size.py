@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 from pydantic import PositiveInt
 
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 
 
@@ -29,7 +29,7 @@ class GroupSize(Check):
     least: PositiveInt = 3
     suggested: PositiveInt = 8
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         found = [(reading, rollouts) for reading, rollouts in run.scored if self._small(reading)]
         if not found:
             return
@@ -43,7 +43,7 @@ class GroupSize(Check):
             [_evidence(reading, rollouts) for reading, rollouts in found[-3:]],
             f"with {size} answers to a prompt the mean they are compared with is the mean of each and its rival, and "
             "dividing by their deviation leaves the sign alone",
-            change_of(last, place, self.suggested),
+            change_of(last, place, max(self.suggested, self.least)),
         )
 
     def _small(self, reading: Reading) -> bool:

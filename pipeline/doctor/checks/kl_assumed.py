@@ -13,10 +13,11 @@ from pydantic import PositiveFloat, PositiveInt
 from pipeline.coefficients import AdaptiveKl
 from pipeline.component import Model
 from pipeline.config import BASE_KEY, Recipe
-from pipeline.doctor.checks.base import Check, change_of
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
+from pipeline.doctor.kl_coefficient import kl_coefficient_of
 
 OPTIONS = ("kl_estimator", "kl_bias_correction")
 
@@ -37,14 +38,14 @@ class KlAssumed(Check):
     faded: PositiveFloat = 1e-3
     iterations: PositiveInt = 2
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         yield from self._options(run)
         yield from self._moved([each for each in run.iterations if not each.recipe.needs_reference])
         measured = [each for each in run.having("kl") if each.recipe.needs_reference]
         yield from self._nothing([each for each in measured if abs(each.metrics["kl"]) < self.zero])
         yield from self._faded(measured)
 
-    def _options(self, run: Readings) -> Iterator[Finding]:
+    def _options(self, run: ChainReading) -> Iterator[Finding]:
         """Recipes that choose how the KL is estimated, and leave its coefficient at the default of 0."""
         by_recipe: dict[str, list[Reading]] = {}
         for reading in run.iterations:
@@ -80,7 +81,7 @@ class KlAssumed(Check):
         if len(found) < self.iterations:
             return
         last = found[-1]
-        update = last.recipe.update_policy
+        cause, change = _why_nothing(last)
         yield self.finding(
             "warning",
             found,
@@ -89,30 +90,46 @@ class KlAssumed(Check):
                 f"{each.key}: kl {each.metrics['kl']:.1e}, reference {each.reference}"
                 for each in found[-3:]
             ],
-            f"the reference is the policy that is trained: an update of {update.optimizer_steps * update.epochs} step "
-            "that starts at its reference never leaves it",
-            Change(f"iterations.{last.key}.reference", last.reference, BASE_KEY),
+            cause,
+            change,
         )
 
     def _faded(self, readings: Sequence[Reading]) -> Iterator[Finding]:
         for reading in readings[-1:]:
-            coefficient = reading.recipe.update_policy.loss.kl_coef
-            used = reading.steps.get("kl_coef")
-            if not isinstance(coefficient, AdaptiveKl) or used is None or not len(used):
+            coefficient, kl = kl_coefficient_of(reading), reading.metrics["kl"]
+            setting, used = coefficient.setting, coefficient.used
+            if not isinstance(setting, AdaptiveKl) or used is None:
                 continue
-            if used[-1] < self.faded * coefficient.start:
+            if used < self.faded * setting.start and self.zero < kl < setting.target:
                 yield self.finding(
                     "note",
                     [reading],
-                    f"the KL coefficient has faded from {coefficient.start:g} to {used[-1]:.1e}",
-                    [
-                        f"{reading.key}: kl {reading.metrics['kl']:.2g}, target {coefficient.target:g}"
-                    ],
+                    f"the KL coefficient has faded from {setting.start:g} to {used:.1e}",
+                    [f"{reading.key}: kl {kl:.2g}, target {setting.target:g}"],
                     "the KL has stayed below its target, so the coefficient shrank every iteration",
-                    change_of(
-                        reading, "update_policy.loss.kl_coef.target", reading.metrics["kl"] / 2
-                    ),
+                    change_of(reading, f"{coefficient.place}.target", rounded(kl / 2)),
                 )
+
+
+def _why_nothing(reading: Reading) -> tuple[str, Change]:
+    """Why the KL of an iteration is 0, and what to change."""
+    recipe, update = reading.recipe, reading.recipe.update_policy
+    one_step = update.optimizer_steps * update.epochs == 1
+    starts_there = reading.reference == reading.previous != BASE_KEY
+    if starts_there and (one_step or recipe.compute_advantages.needs_reference):
+        return (
+            "the reference is the policy that is trained, and its KL is measured before it has taken a step",
+            Change(f"iterations.{reading.key}.reference", reading.reference, BASE_KEY),
+        )
+    if reading.metrics.get("grad_norm") == 0:
+        return (
+            "the policy does not move: its gradient is 0, for no group has rewards that differ",
+            change_of(reading, "score_rollouts.rewards", "one that tells answers apart"),
+        )
+    return (
+        "the policy does not move: steps are too small to change its weights",
+        change_of(reading, "update_policy.learning_rate", rounded(10 * update.learning_rate)),
+    )
 
 
 def _chosen(recipe: Recipe) -> Iterator[tuple[str, str]]:

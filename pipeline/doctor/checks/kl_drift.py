@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from pydantic import PositiveFloat
 
-from pipeline.coefficients import AdaptiveKl, start_of
+from pipeline.coefficients import AdaptiveKl
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
-from pipeline.doctor.finding import Change, Finding
+from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
+from pipeline.doctor.kl_coefficient import kl_coefficient_of
 
 STRONGER = 3.0
 
@@ -28,12 +29,13 @@ class KlDrift(Check):
     limit: PositiveFloat = 0.5
     targets: PositiveFloat = 3.0
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
-        measured = run.having("kl")
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
+        measured = [each for each in run.having("kl") if each.recipe.needs_reference]
         found = [each for each in measured if each.metrics["kl"] > self._limit_of(each)]
         if not found or found[-1] is not measured[-1]:
             return
         last = found[-1]
+        coefficient = kl_coefficient_of(last)
         yield self.finding(
             "warning",
             found,
@@ -43,25 +45,11 @@ class KlDrift(Check):
                 for each in found[-4:]
             ],
             f"updates move the policy faster than the KL term holds it to {last.reference}",
-            _change(last),
+            change_of(last, coefficient.place_of_start, rounded(STRONGER * coefficient.start)),
         )
 
     def _limit_of(self, reading: Reading) -> float:
-        coefficient = _coefficient(reading)[1]
-        if isinstance(coefficient, AdaptiveKl):
-            return min(self.limit, self.targets * coefficient.target)
+        setting = kl_coefficient_of(reading).setting
+        if isinstance(setting, AdaptiveKl):
+            return min(self.limit, self.targets * setting.target)
         return self.limit
-
-
-def _coefficient(reading: Reading) -> tuple[str, float | AdaptiveKl]:
-    """Where the coefficient of a recipe stands, and what it is."""
-    if reading.recipe.compute_advantages.needs_reference:
-        return "compute_advantages.kl_coef", reading.recipe.compute_advantages.kl_coef
-    return "update_policy.loss.kl_coef", reading.recipe.update_policy.loss.kl_coef
-
-
-def _change(reading: Reading) -> Change:
-    place, coefficient = _coefficient(reading)
-    if isinstance(coefficient, AdaptiveKl):
-        place = f"{place}.start"
-    return change_of(reading, place, rounded(STRONGER * start_of(coefficient)))

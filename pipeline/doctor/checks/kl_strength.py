@@ -11,16 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pydantic import PositiveFloat, PositiveInt
 
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
+from pipeline.doctor.kl_coefficient import KlCoefficient, kl_coefficient_of
 from pipeline.doctor.statistics import successive
 
 ESTIMATORS = ("k2", "k3")
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """An iteration, its KL coefficient as used, and its KL term's pull as a share of that of the advantages."""
+
+    reading: Reading
+    coefficient: KlCoefficient
+    strength: float
 
 
 class KlStrength(Check):
@@ -35,44 +46,41 @@ class KlStrength(Check):
     limit: PositiveFloat = 0.3
     iterations: PositiveInt = 2
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
-        measured = [
-            each
-            for each in run.having("kl", "advantages/std")
-            if each.recipe.update_policy.loss.needs_reference
-            and each.recipe.update_policy.loss.kl_estimator in ESTIMATORS
-            and each.metrics["advantages/std"] > 0
-        ]
-        flagged = [_pull(each) > self.limit for each in measured]
-        found = successive(measured, flagged, self.iterations)
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
+        every = [_pull(each) for each in run.having("kl", "advantages/std")]
+        measured = [each for each in every if each is not None]
+        found = successive(
+            measured, [each.strength > self.limit for each in measured], self.iterations
+        )
         if not found:
             return
         last = found[-1]
-        now = _coefficient(last)
-        place = "update_policy.loss.kl_coef"
+        weaker = self.limit / last.strength / 10
         yield self.finding(
             "warning",
-            found,
-            f"the KL term pulls {_pull(last):.0%} as hard as the advantages",
+            [each.reading for each in found],
+            f"the KL term pulls {last.strength:.0%} as hard as the advantages",
             [
-                f"{each.key}: kl_coef {_coefficient(each):g}, kl {each.metrics['kl']:.2g}, deviation of the advantages "
-                f"{each.metrics['advantages/std']:.2f}"
+                f"{each.reading.key}: kl_coef {each.coefficient.used:g}, kl {each.reading.metrics['kl']:.2g}, "
+                f"deviation of the advantages {each.reading.metrics['advantages/std']:.2f}"
                 for each in found[-4:]
             ],
             "the coefficient is so large that the policy cannot leave its reference, whatever the reward says",
-            change_of(last, place, rounded(now * self.limit / _pull(last) / 10)),
+            change_of(
+                last.reading,
+                last.coefficient.place_of_start,
+                rounded(weaker * last.coefficient.start),
+            ),
         )
 
 
-def _coefficient(reading: Reading) -> float:
-    """As it stood in the last optimizer step."""
-    used = reading.steps.get("kl_coef")
-    if used is not None and len(used) and math.isfinite(used[-1]):
-        return float(used[-1])
-    coefficient = reading.recipe.update_policy.loss.kl_coef
-    return coefficient if isinstance(coefficient, float) else coefficient.start
-
-
-def _pull(reading: Reading) -> float:
+def _pull(reading: Reading) -> _Pull | None:
+    """None where the loss has no KL term that this can be said of, or its coefficient is not stored."""
+    loss, coefficient = reading.recipe.update_policy.loss, kl_coefficient_of(reading)
+    deviation = reading.metrics["advantages/std"]
+    if not (loss.needs_reference and loss.kl_estimator in ESTIMATORS and deviation > 0):
+        return None
+    if coefficient.used is None:
+        return None
     distance = math.sqrt(2 * max(reading.metrics["kl"], 0.0))
-    return _coefficient(reading) * distance / reading.metrics["advantages/std"]
+    return _Pull(reading, coefficient, coefficient.used * distance / deviation)

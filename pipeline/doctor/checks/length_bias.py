@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from pipeline.ancestry import span
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import difference, first_and_last, group_means, mean_of
 from pipeline.evaluation import Estimate
@@ -31,7 +31,7 @@ class LengthBias(Check):
 
     growth: PositiveFloat = 0.2
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         parts = first_and_last(run.scored)
         if not parts[0]:
             return
@@ -51,8 +51,7 @@ class LengthBias(Check):
                     f"better {of_right.mean:.3g}; the longest of the worse is {_longest(part[-1][1])}"
                     for part, of_wrong, of_right in zip(parts, wrong, right, strict=True)
                 ),
-                f"growth {grown.mean:+.3g} [{grown.low:+.3g}, {grown.high:+.3g}], of the better {others.mean:+.3g} "
-                f"[{others.low:+.3g}, {others.high:+.3g}] (95 %, by prompt)",
+                f"growth {grown.text('+.3g')}, of the better {others.text('+.3g')} (95 %, by prompt)",
             ],
             _cause(last),
             _change(last),

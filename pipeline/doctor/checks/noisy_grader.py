@@ -16,12 +16,12 @@ import numpy as np
 
 from pipeline.advantages.moments import moments_of
 from pipeline.config import Share
-from pipeline.doctor.checks.base import Check, change_of
-from pipeline.doctor.finding import Change, Finding
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, reward_change
+from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
-from pipeline.doctor.rollouts import Rollouts, label_of
-from pipeline.doctor.statistics import FEWEST_GROUPS, mean_of
+from pipeline.doctor.rollouts import Rollouts
+from pipeline.doctor.statistics import FEWEST_GROUPS, mean_of, without_nan
 from pipeline.evaluation import Estimate
 from pipeline.scoring.totals import FloatArray
 
@@ -37,7 +37,7 @@ class _Noise:
 
 
 class NoisyGrader(Check):
-    """Groups of near-equal rewards that are divided by their own deviation.
+    """Groups of near-equal rewards that are divided by their own deviation, and judges that disagree with themselves.
 
     Attributes:
         spread: deviation within a group, as a share of that of the whole iteration, below which rewards are near-equal;
@@ -46,7 +46,7 @@ class NoisyGrader(Check):
             small reward for the layout, which is meant, takes two or three values.
         groups: share of the groups with a spread that may be so; rewards of right and wrong make none.
         judge: a judge's own deviation, left in the mean of its votes, as a share of the deviation within groups, from
-            which on half of the variance that answers are told apart by is the judge's.
+            which on half of the variance that answers are told apart by is the judge's; with every estimator.
     """
 
     spread: Share = 0.05
@@ -54,7 +54,7 @@ class NoisyGrader(Check):
     groups: Share = 0.1
     judge: Share = 0.7
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         scored = [each for each in run.scored if _scale(each[0]) == "group"]
         every = [self._noise(*each) for each in scored]
         found = [each for each in every if each is not None and each.share.low > self.groups]
@@ -68,20 +68,19 @@ class NoisyGrader(Check):
                 "the reward is noisy, and dividing by a group's deviation makes noise as large as a difference",
                 change_of(last.reading, "compute_advantages.estimator.scale", "batch"),
             )
-        for reading, rollouts in scored[-1:]:
+        for reading, rollouts in run.scored[-1:]:  # chance is reinforced whatever it is divided by
             yield from self._judges(reading, rollouts)
 
     def _noise(self, reading: Reading, rollouts: Rollouts) -> _Noise | None:
         group, first = rollouts.by_group, rollouts.first_of_group
         signal = group.spread[first]
-        known = rollouts.rewards[~np.isnan(rollouts.rewards)]
-        if signal.sum() < FEWEST_GROUPS or not known.size:
+        if signal.sum() < FEWEST_GROUPS:
             return None
         pairs = np.unique(
             np.stack([rollouts.groups, rollouts.rewards])[:, ~np.isnan(rollouts.rewards)], axis=1
         )
         different = np.bincount(pairs[0].astype(np.int64), minlength=len(first))
-        near = signal & (group.std[first] < self.spread * known.std())
+        near = signal & (group.std[first] < self.spread * rollouts.known_rewards.std())
         near &= different > self.distinct * rollouts.group_sizes
         return _Noise(
             reading, rollouts, mean_of(near[signal].astype(np.float64)), int(near.argmax())
@@ -89,7 +88,7 @@ class NoisyGrader(Check):
 
     def _judges(self, reading: Reading, rollouts: Rollouts) -> Iterator[Finding]:
         for place, reward in enumerate(reading.recipe.score_rollouts.rewards):
-            label, votes = label_of(reward), getattr(reward, "votes", 1)
+            label, votes = reward.title, getattr(reward, "votes", 1)
             own, values = rollouts.logged(reward, "spread"), rollouts.component(reward)
             if own is None or values is None or votes < 2:
                 continue
@@ -105,11 +104,7 @@ class NoisyGrader(Check):
                         f"of {len(own)} answers; such as {rollouts.ids[int(np.nanargmax(own))].as_py()}"
                     ],
                     "the judge's replies vary more than the answers do, so chance decides which of them are reinforced",
-                    Change(
-                        f"recipes.{reading.recipe_name}.score_rollouts.rewards[{place}].votes",
-                        str(votes),
-                        str(4 * votes),
-                    ),
+                    reward_change(reading, place, "votes", 4 * votes),
                 )
 
 
@@ -124,7 +119,7 @@ def _deviations(rollouts: Rollouts, values: FloatArray) -> FloatArray:
 
 def _root_mean_square(values: FloatArray) -> float:
     """Of those that are not NaN; NaN without any."""
-    known = values[~np.isnan(values)]
+    known = without_nan(values)
     return float(np.sqrt(np.mean(known**2))) if known.size else math.nan
 
 

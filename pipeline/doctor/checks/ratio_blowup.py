@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from pydantic import PositiveFloat
 
-from pipeline.doctor.checks.base import Check, change_of, rounded
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, slower
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 
 
 class RatioBlowup(Check):
@@ -28,25 +28,41 @@ class RatioBlowup(Check):
     kl_old: PositiveFloat = 0.1
     highest: PositiveFloat = 1000.0
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
-        found = [each for each in run.having("kl_old", "ratio/max") if self._far(each)]
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
+        found = [each for each in run.iterations if self._excess(each) > 1]
         if not found:
             return
-        worst = max(found, key=lambda each: each.metrics["kl_old"])
-        rate = worst.recipe.update_policy.learning_rate
+        worst = max(found, key=self._excess)
         yield self.finding(
             "serious",
             found,
-            f"an update moved the policy by {worst.metrics['kl_old']:.2g} nats per token",
-            [
-                f"{each.key}: kl_old {each.metrics['kl_old']:.3g}, ratios {each.metrics.get('ratio/min', 0):.2g} to "
-                f"{each.metrics['ratio/max']:.3g}"
-                for each in found[-4:]
-            ],
+            self._title(worst),
+            [_evidence(each) for each in found[-4:]],
             "steps are too large: rollouts of the old policy no longer say how the new one does",
-            change_of(worst, "update_policy.learning_rate", rounded(rate / 10)),
+            slower(worst, 10),
         )
 
-    def _far(self, reading: Reading) -> bool:
-        metrics = reading.metrics
-        return metrics["kl_old"] > self.kl_old or metrics["ratio/max"] > self.highest
+    def _excess(self, reading: Reading) -> float:
+        """How many times its limit the measure is that exceeds it most; 0 where none is stored."""
+        return max(
+            reading.metrics.get("kl_old", 0.0) / self.kl_old,
+            reading.metrics.get("ratio/max", 0.0) / self.highest,
+        )
+
+    def _title(self, reading: Reading) -> str:
+        """By the measure that is above its limit; the KL, which is of all tokens, where both are."""
+        kl_old = reading.metrics.get("kl_old", 0.0)
+        if kl_old > self.kl_old:
+            return f"an update moved the policy by {kl_old:.2g} nats per token"
+        return f"an update made a token {reading.metrics['ratio/max']:,.0f} times as likely"
+
+
+def _evidence(reading: Reading) -> str:
+    """The figures that are stored."""
+    metrics, said = reading.metrics, []
+    if "kl_old" in metrics:
+        said.append(f"kl_old {metrics['kl_old']:.3g}")
+    if "ratio/max" in metrics:
+        lowest = f"{metrics['ratio/min']:.2g} " if "ratio/min" in metrics else "up "
+        said.append(f"ratios {lowest}to {metrics['ratio/max']:.3g}")
+    return f"{reading.key}: {', '.join(said)}"

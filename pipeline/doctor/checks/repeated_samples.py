@@ -14,24 +14,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
-from pipeline.doctor.statistics import group_means, mean_of, same_pairs
+from pipeline.doctor.statistics import group_means, mean_of
 from pipeline.evaluation import Estimate
 
 
 @dataclass(frozen=True)
 class _Repeats:
-    """Equal pairs of an iteration's answers, what their likelihood makes of them, and the difference by group."""
+    """Equal pairs of an iteration's answers, what their likelihood makes of them, the difference by group, and the
+    group where it is largest."""
 
     reading: Reading
-    rollouts: Rollouts
     same: float
     expected: float
     excess: Estimate
+    example: str
 
 
 class RepeatedSamples(Check):
@@ -44,7 +45,7 @@ class RepeatedSamples(Check):
 
     margin: Share = 0.05
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         every = [_repeats(reading, rollouts) for reading, rollouts in run.scored]
         found = [each for each in every if each is not None and each.excess.low > self.margin]
         if not found:
@@ -65,22 +66,23 @@ class RepeatedSamples(Check):
 
 
 def _repeats(reading: Reading, rollouts: Rollouts) -> _Repeats | None:
-    shares = same_pairs(rollouts.completions, rollouts.groups)
-    known = ~np.isnan(shares)
+    same = rollouts.same_pairs
+    known = ~np.isnan(same)
     if not known.any():
         return None
     expected = group_means(rollouts.likelihoods, rollouts.groups)
-    excess = mean_of((shares - expected)[known])
+    excess = same - expected
     return _Repeats(
-        reading, rollouts, float(shares[known].mean()), float(expected[known].mean()), excess
+        reading,
+        float(same[known].mean()),
+        float(expected[known].mean()),
+        mean_of(excess[known]),
+        rollouts.group_ids[int(np.nanargmax(excess))],
     )
 
 
 def _evidence(each: _Repeats) -> str:
-    shares = same_pairs(each.rollouts.completions, each.rollouts.groups)
-    excess = np.nan_to_num(shares) - group_means(each.rollouts.likelihoods, each.rollouts.groups)
     return (
         f"{each.reading.name}: {each.same:.1%} of pairs are equal, {each.expected:.1%} expected, "
-        f"{each.excess.mean:+.1%} [{each.excess.low:+.1%}, {each.excess.high:+.1%}] by group; such as "
-        f"{each.rollouts.group_ids[int(excess.argmax())]}"
+        f"{each.excess.text('+.1%')} by group; such as {each.example}"
     )

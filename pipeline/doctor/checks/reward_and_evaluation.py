@@ -14,12 +14,17 @@ import pyarrow.compute as pc
 from pydantic import NonNegativeFloat
 
 from pipeline.config import BASE_KEY
-from pipeline.doctor.checks.base import Check, change_of
-from pipeline.doctor.finding import Finding
-from pipeline.doctor.readings import Readings
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, written
+from pipeline.doctor.finding import Change, Finding
+from pipeline.doctor.iteration import Reading
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import difference, group_means, mean_of
 from pipeline.evaluation import Estimate, paired_difference, prompt_means
+from pipeline.rewards.base import Reward
+
+PLAIN = {"weight": 1.0, "label": None}
+"""What a reward weighs and is called unless it is told otherwise."""
 
 
 class RewardAndEvaluation(Check):
@@ -36,7 +41,7 @@ class RewardAndEvaluation(Check):
     fall: NonNegativeFloat = 0.04
     rise: NonNegativeFloat = 0.1
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         tables = {
             BASE_KEY: run.base_evaluation,
             **{each.key: each.evaluation for each in run.iterations},
@@ -53,7 +58,7 @@ class RewardAndEvaluation(Check):
             yield from self._diverged(run, name, best, last, fall)
 
     def _diverged(
-        self, run: Readings, name: str, best: str, last: str, fall: Estimate
+        self, run: ChainReading, name: str, best: str, last: str, fall: Estimate
     ) -> Iterator[Finding]:
         keys = [BASE_KEY, *run.keys]
         # What a policy is rewarded is known of the iteration after it, whose rollouts it makes.
@@ -71,14 +76,35 @@ class RewardAndEvaluation(Check):
             [each for each, _ in since],
             f"the reward rose by {rise.mean:.2g} while {name} fell by {-fall.mean:.2g}",
             [
-                f"{best} to {last}: {name} {fall.mean:+.3f} [{fall.low:+.3f}, {fall.high:+.3f}] on the same prompts",
+                f"{best} to {last}: {name} {fall.text('+.3f')} on the same prompts",
                 f"{since[0][0].key} to {reading.key}: mean reward {before.mean:.3g} to {after.mean:.3g}, "
-                f"{rise.mean:+.3g} [{rise.low:+.3g}, {rise.high:+.3g}]",
+                f"{rise.text('+.3g')}",
                 f"highest reward of {reading.key}: {_highest(since[-1][1])}",
             ],
-            "the reward pays for what the evaluation does not: the policy serves the reward, not the task",
-            change_of(reading, "score_rollouts.rewards", run.params.evaluate_policy.scorer.name),
+            *_why(run, reading),
         )
+
+
+def _why(run: ChainReading, reading: Reading) -> tuple[str, Change]:
+    """Which of both causes it can be, by whether the reward and the scorer of the evaluation are the same."""
+    scorer = run.params.evaluate_policy.scorer
+    by_heart = "the policy knows its training prompts by heart"
+    paid = [reward for reward in reading.recipe.score_rollouts.rewards if reward.weight]
+    if all(_says_the_same(reward, scorer) for reward in paid):
+        return (
+            f"{by_heart}: it is rewarded for what the evaluation asks for, and nothing else",
+            Change("data.train", written(run.params.data.train), "more prompts, or other ones"),
+        )
+    return (
+        "the reward pays for what the evaluation does not, so the policy serves the reward and not the task; or "
+        f"{by_heart}",
+        change_of(reading, "score_rollouts.rewards", [scorer.model_copy(update=PLAIN)]),
+    )
+
+
+def _says_the_same(reward: Reward, scorer: Reward) -> bool:
+    """Whether two rewards differ in nothing but what they are called, and what they weigh."""
+    return reward.model_copy(update=PLAIN) == scorer.model_copy(update=PLAIN)
 
 
 def _mean(table: pa.Table, name: str) -> float:

@@ -9,11 +9,12 @@ from pydantic import PositiveInt
 
 from pipeline.advantages.moments import std_of
 from pipeline.config import Share
-from pipeline.doctor.checks.base import Check, change_of, weight_of
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, reward_change
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
-from pipeline.doctor.rollouts import Rollouts, label_of
+from pipeline.doctor.rollouts import Rollouts
+from pipeline.doctor.statistics import without_nan
 from pipeline.rewards.base import Reward
 from pipeline.scoring.totals import FloatArray
 
@@ -41,13 +42,13 @@ class RewardValues(Check):
     values: PositiveInt = 3
     penalties: tuple[str, ...] = ("repetition_penalty", "soft_overlong")
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         scored = [each for each in run.scored if len(each[1])]
         constant = [each for each in scored if std_of(each[1].rewards, 0) == 0]
         yield from self._constant(constant)
         yield from self._missing(scored)
         yield from self._failed(scored)
-        yield from self._bound([each for each in scored if each not in constant])
+        yield from self._bound(run, [each for each in scored if each not in constant])
         yield from self._silent_components([each for each in scored if each not in constant][-1:])
 
     def _constant(self, found: Sequence[Scored]) -> Iterator[Finding]:
@@ -100,32 +101,27 @@ class RewardValues(Check):
                 for each, rows in found[-4:]
             ],
             "a fault of a reward function; `rollbook show` of the rollout says which",
-            change_of(reading, "score_rollouts.max_error_share", 0.0),
+            _rewards(reading, "the function that failed, mended"),
         )
 
-    def _bound(self, scored: Sequence[Scored]) -> Iterator[Finding]:
-        known = [_known(rollouts.rewards) for _, rollouts in scored]
-        every = np.concatenate([*known, np.empty(0)])
-        if len(np.unique(every)) < self.values:
+    def _bound(self, run: ChainReading, scored: Sequence[Scored]) -> Iterator[Finding]:
+        known = [rollouts.known_rewards for _, rollouts in run.scored]
+        if run.reward_range is None or len(np.unique(np.concatenate(known))) < self.values:
             return
-        ends = (every.min(), every.max())
-        for name, end in zip(("lowest", "highest"), ends, strict=True):
-            found = [
-                each
-                for each, rewards in zip(scored, known, strict=True)
-                if (rewards == end).mean() > self.bound
-            ]
+        lowest, highest = run.reward_range
+        for name, end in (("lowest", lowest), ("highest", highest)):
+            found = [each for each in scored if (each[1].known_rewards == end).mean() > self.bound]
             if found:
                 yield self.finding(
                     "warning",
                     [each for each, _ in found],
                     f"nearly every reward is the {name}, {end:.3g}",
                     [
-                        f"{each.name}: {(_known(rows.rewards) == end).mean():.0%} of {len(rows)} rollouts"
+                        f"{each.name}: {(rows.known_rewards == end).mean():.0%} of {len(rows)} rollouts"
                         for each, rows in found[-4:]
                     ],
                     "the reward is cut off at a bound that nearly all answers reach, so it tells them apart no longer"
-                    + ("" if end < every.max() else "; or the prompts are solved"),
+                    + ("" if end < highest else "; or the prompts are solved"),
                     _rewards(found[-1][0], "one with room above and below these answers"),
                 )
 
@@ -139,7 +135,7 @@ class RewardValues(Check):
     def _silent(
         self, reading: Reading, place: int, reward: Reward, column: FloatArray
     ) -> Iterator[Finding]:
-        label, values = label_of(reward), _known(column)
+        label, values = reward.title, without_nan(column)
         if not values.size:
             said, cause = (
                 f"reward {label} applies to no answer",
@@ -158,12 +154,8 @@ class RewardValues(Check):
             said,
             [f"{reading.name}: {len(column)} rollouts, of which {values.size} have it"],
             cause,
-            weight_of(reading, place, 0.0),
+            reward_change(reading, place, "weight", 0.0),
         )
-
-
-def _known(values: FloatArray) -> FloatArray:
-    return values[~np.isnan(values)]
 
 
 def _rewards(reading: Reading, suggested: str) -> Change:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from pydantic import PositiveInt
 
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 
 
 class StaleData(Check):
@@ -23,7 +23,7 @@ class StaleData(Check):
 
     epochs: PositiveInt = 4
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         found = [
             each
             for each in run.having("optimizer_step")

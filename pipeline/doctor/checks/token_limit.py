@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipeline.config import BASE_KEY, Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
-from pipeline.doctor.readings import Readings
 from pipeline.yaml_text import flow
 
 PERCENTILE = 99
@@ -24,7 +24,7 @@ class TokenLimit(Check):
 
     limit: Share = 0.1
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         yield from self._evaluation(run)
         lengths, first = run.base_lengths, run.first
         if lengths is None or not len(lengths) or first is None:
@@ -45,11 +45,11 @@ class TokenLimit(Check):
             change_of(
                 first,
                 "generate_rollouts.max_completion_tokens",
-                int(2 * np.ceil(np.percentile(lengths, PERCENTILE))),
+                2 * max(allowed, int(np.ceil(np.percentile(lengths, PERCENTILE)))),
             ),
         )
 
-    def _evaluation(self, run: Readings) -> Iterator[Finding]:
+    def _evaluation(self, run: ChainReading) -> Iterator[Finding]:
         allowed = run.params.evaluate_policy.max_completion_tokens
         for name, share in run.base_metrics.items():
             if name.startswith("eval/") and name.endswith("/clipped_ratio") and share > self.limit:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import group_means, mean_of
 from pipeline.evaluation import Estimate
@@ -43,7 +43,7 @@ class Truncation(Check):
     serious: Share = 0.5
     paid: Share = 0.02
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         every = [_cut(reading, rollouts) for reading, rollouts in run.scored]
         found = [each for each in every if each.share.low > self.limit or self._is_paid(each)]
         if not found:

@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import PositiveInt
 
 from pipeline.config import Share
-from pipeline.doctor.checks.base import Check, change_of, weight_of
+from pipeline.doctor.chain import ChainReading
+from pipeline.doctor.checks.base import Check, change_of, reward_change
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import group_means, mean_of
 from pipeline.estimation import Flags
@@ -59,7 +59,7 @@ class WinningAnswers(Check):
     looping: Share = 0.2
     won: Share = 0.5
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         by_name: dict[str, list[_Kind]] = {}
         for reading, rollouts in run.scored:
             for kind in self._kinds(reading, rollouts):
@@ -101,7 +101,7 @@ class WinningAnswers(Check):
         answers = {known[group] for group in groups} - {None}
         return (len(answers) or len(groups)) >= self.references
 
-    def _has_won(self, kind: _Kind, run: Readings) -> bool:
+    def _has_won(self, kind: _Kind, run: ChainReading) -> bool:
         """Whether they are most of the answers, and paid more than an average answer of the first iteration."""
         rewards = kind.rollouts.rewards[kind.rows]
         if kind.share < self.won or np.isnan(rewards).all():
@@ -119,22 +119,22 @@ def _evidence(each: _Kind) -> str:
         np.where(each.rows, np.nan_to_num(each.rollouts.rewards, nan=-np.inf), -np.inf).argmax()
     )
     return (
-        f"{each.reading.name}: {each.share:.0%} of {len(each.rows)} answers, {each.lead.mean:+.3g} "
-        f"[{each.lead.low:+.3g}, {each.lead.high:+.3g}] above the mean of their groups; such as "
-        f"{each.rollouts.ids[place].as_py()}"
+        f"{each.reading.name}: {each.share:.0%} of {len(each.rows)} answers, {each.lead.text('+.3g')} above the "
+        f"mean of their groups; such as {each.rollouts.ids[place].as_py()}"
     )
 
 
 def _change(kind: _Kind) -> Change:
-    """No weight for the function that pays most for them; if there is only one, another."""
+    """No weight for the function that pays most for them; another where there is only one, or none that pays."""
     reading, place = kind.reading, "score_rollouts.rewards"
     paid = {
         number: reward.weight * float(np.nanmean(values[kind.rows]) - np.nanmean(values))
         for number, reward in enumerate(reading.recipe.score_rollouts.rewards)
-        if (values := kind.rollouts.component(reward)) is not None
+        if reward.weight
+        and (values := kind.rollouts.component(reward)) is not None
         and not np.isnan(values[kind.rows]).all()
     }
-    if len(paid) < 2:
+    if len(paid) < 2 or max(paid.values()) <= 0:
         return change_of(reading, place, "one that gives nothing for such answers")
     most = max(paid, key=lambda number: paid[number])
-    return weight_of(reading, most, 0.0)
+    return reward_change(reading, most, "weight", 0.0)

@@ -17,15 +17,16 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import mean_of
 from pipeline.evaluation import Estimate
 
-MOST_OVERSAMPLING = 4.0
+OVERSAMPLING_FACTOR = 4.0
+"""Times its value that oversampling is raised at most: more is another run, and not another setting."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ZeroSignal(Check):
     margin: PositiveFloat = 0.25
     serious: Share = 0.9
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         every = [_silence(reading, rollouts) for reading, rollouts in run.scored]
         found = [each for each in every if each.share.low > each.expected + self.margin]
         if not found:
@@ -71,10 +72,9 @@ class ZeroSignal(Check):
 def _silence(reading: Reading, rollouts: Rollouts) -> _Silence:
     first = rollouts.first_of_group
     silent = ~rollouts.by_group.spread[first] & (rollouts.by_group.count[first] > 1)
-    known = rollouts.rewards[~np.isnan(rollouts.rewards)]
-    counts = np.unique(known, return_counts=True)[1]
+    counts = np.unique(rollouts.known_rewards, return_counts=True)[1]
     size = max(int(rollouts.group_sizes.max(initial=1)), 1)
-    expected = float(((counts / max(len(known), 1)) ** size).sum())
+    expected = float(((counts / max(counts.sum(), 1)) ** size).sum())
     example = rollouts.group_ids[int(silent.argmax())] if silent.any() else ""
     return _Silence(
         reading, mean_of(silent.astype(np.float64)), expected, example, len(rollouts.group_ids)
@@ -82,10 +82,9 @@ def _silence(reading: Reading, rollouts: Rollouts) -> _Silence:
 
 
 def _evidence(each: _Silence) -> str:
-    share = each.share
     return (
-        f"{each.reading.name}: {share.mean:.0%} [{share.low:.0%}, {min(share.high, 1):.0%}] of {each.groups} groups "
-        f"have equal rewards, {each.expected:.0%} expected; such as {each.example}"
+        f"{each.reading.name}: {each.share.text('.0%', share=True)} of {each.groups} groups have equal "
+        f"rewards, {each.expected:.0%} expected; such as {each.example}"
     )
 
 
@@ -97,5 +96,5 @@ def _change(each: _Silence) -> Change:
     return change_of(
         each.reading,
         "prepare_prompts.oversample",
-        min(wanted, MOST_OVERSAMPLING * prompts.oversample),
+        min(wanted, OVERSAMPLING_FACTOR * prompts.oversample),
     )

@@ -15,7 +15,13 @@ import pyarrow.compute as pc
 from pipeline.artifacts import path_of
 from pipeline.chain_tips import has_begun, tip_of
 from pipeline.config import BASE_KEY, Params
-from pipeline.doctor.iteration import Reading, evaluation_of, is_made_of, numbers_of
+from pipeline.doctor.iteration import (
+    Reading,
+    evaluation_of,
+    has_sampled,
+    is_made_of,
+    numbers_of,
+)
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import FEWEST_GROUPS
 from pipeline.ragged import IntArray
@@ -26,12 +32,16 @@ MADE = {
     "prepare_prompts": "prompts",
     "generate_rollouts": "rollouts",
     "score_rollouts": "scores",
+    "compute_advantages": "advantages",
+    "update_policy": "optimizer_steps",
     "evaluate_policy": "evaluations",
 }
-"""Tables that checks need, by the stage that makes them."""
+"""Tables of iterations that checks need, by the stage that makes them."""
+JOINED = (("scores", "rollouts"), ("advantages", "scores"))
+"""Tables whose rows are looked up by those of another that they must have been made from."""
 
 
-class Readings:
+class ChainReading:
     """One chain of iterations, as far as it is finished.
 
     Attributes:
@@ -76,6 +86,14 @@ class Readings:
     def _pooled(self, pool: Sequence[Reading]) -> Reading:
         return Reading(pool[-1].key, self.params, [reading.key for reading in pool])
 
+    @cached_property
+    def reward_range(self) -> tuple[float, float] | None:
+        """The lowest and the highest reward of the chain; None unless two of them differ."""
+        known = [rollouts.known_rewards for _, rollouts in self.scored]
+        lowest = min((float(each.min()) for each in known if each.size), default=0.0)
+        highest = max((float(each.max()) for each in known if each.size), default=0.0)
+        return (lowest, highest) if lowest < highest else None
+
     def having(self, *metrics: str) -> list[Reading]:
         """Iterations whose metrics hold all of these."""
         return [
@@ -109,23 +127,60 @@ class Readings:
 
     @property
     def missing(self) -> list[str]:
-        """Paths of tables of finished steps that are not on disk, so that checks say nothing of them."""
-        return [
-            path_of(kind, key).as_posix()
-            for key in (BASE_KEY, *self.keys)
-            for stage, kind in MADE.items()
-            if path_of(f"metrics/{stage}", key).exists() and not path_of(kind, key).exists()
+        """Paths of tables or metrics that are not on disk beside the other, so that checks say nothing of them."""
+        made = [
+            *(
+                ("prepare_data", BASE_KEY, path_of("data", part))
+                for part in ("train", "evaluation")
+            ),
+            *(
+                (stage, key, path_of(kind, key))
+                for key in (BASE_KEY, *self.keys)
+                for stage, kind in MADE.items()
+            ),
         ]
+        beside = [(path, path_of(f"metrics/{stage}", key)) for stage, key, path in made]
+        lost = [
+            path if metrics.exists() else metrics
+            for path, metrics in beside
+            if path.exists() != metrics.exists()
+        ]
+        return list(dict.fromkeys(each.as_posix() for each in lost))
+
+    @property
+    def empty(self) -> list[str]:
+        """Paths of tables without a sampled rollout, of which nothing can be said, and of metrics without a number."""
+        rollouts = [
+            path_of("rollouts", key)
+            for key in self.keys
+            if (table := stored("rollouts", key)) is not None and not has_sampled(table)
+        ]
+        metrics = [
+            path
+            for key in self.keys
+            for stage in MADE
+            if stage != "evaluate_policy"  # not every policy is evaluated
+            if (path := path_of(f"metrics/{stage}", key)).exists()
+            if not numbers_of(stage, key)
+        ]
+        return [each.as_posix() for each in (*rollouts, *metrics)]
 
     @property
     def outdated(self) -> list[str]:
-        """Paths of scores that were made from other rollouts than those on disk, so that neither is looked at."""
-        both = {key: (stored("rollouts", key), stored("scores", key)) for key in self.keys}
+        """Paths of tables that were made from others than those on disk, so that they are not looked at together."""
         return [
-            scores.path.as_posix()
-            for rollouts, scores in both.values()
-            if rollouts is not None and scores is not None and not is_made_of(scores, rollouts)
+            table.path.as_posix()
+            for key in self.keys
+            for kind, origin in JOINED
+            if (table := stored(kind, key)) is not None
+            and (source := stored(origin, key)) is not None
+            and not is_made_of(table, source)
         ]
+
+    @property
+    def changed(self) -> list[str]:
+        """Iterations that params.yaml has another recipe for now than they ran with."""
+        return [reading.key for reading in self.iterations if reading.is_changed]
 
     @property
     def has_base(self) -> bool:
@@ -133,7 +188,7 @@ class Readings:
         return bool(self.base_metrics) or path_of("data", "train").exists()
 
 
-def readings_of(params: Params, chain: str = "") -> Readings:
+def chain_reading_of(params: Params, chain: str = "") -> ChainReading:
     """What is stored of a chain.
 
     Args:
@@ -144,7 +199,7 @@ def readings_of(params: Params, chain: str = "") -> Readings:
     Raises:
         ConfigError: if there is no such iteration.
     """
-    return Readings(params, tip_of(params, chain, COMMAND))
+    return ChainReading(params, tip_of(params, chain, COMMAND))
 
 
 def _is_small(pool: Sequence[Reading]) -> bool:
