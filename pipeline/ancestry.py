@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import keys_of, path_of, read_facts, read_json
+from pipeline.artifacts import keys_of, path_of, read_facts, read_run_info
 from pipeline.config import BASE_KEY, ITERATION_KEY
 from pipeline.errors import ArtifactError, nearest
 from pipeline.hashing import FACTS_FILE, short
@@ -236,7 +236,7 @@ def ancestry_of(digest: str) -> Ancestry:
     """
     way = updates_to(digest, infos_of("update_policy"))
     at = way[-1]["inputs"]["policies"] if way else digest
-    init = read_json(path_of("run_info/init_policy", BASE_KEY))
+    init = read_run_info(path_of("run_info/init_policy", BASE_KEY))
     if at != init["outputs"]["policies"]:
         raise ArtifactError(
             f"policy {short(at)} was made neither by an update that left its run_info here nor by init_policy",
@@ -279,15 +279,15 @@ def _while_running() -> str:
 def infos_of(stage: str) -> list[dict[str, Any]]:
     """run_info of all steps of a stage that are on disk, by key; `rescore_rollouts/<name>` for those of a re-score."""
     kind = f"run_info/{stage}"
-    return [read_json(path_of(kind, key)) for key in keys_of(kind)]
+    return [read_run_info(path_of(kind, key)) for key in keys_of(kind)]
 
 
 def _update(info: Mapping[str, Any]) -> Update:
     key = info["iteration"]
-    infos = {stage: read_json(path_of(f"run_info/{stage}", key)) for stage in TRAINING}
+    infos = {stage: read_run_info(path_of(f"run_info/{stage}", key)) for stage in TRAINING}
     for stage in BESIDE:
         if (path := path_of(f"run_info/{stage}", key)).exists():
-            infos[stage] = read_json(path)
+            infos[stage] = read_run_info(path)
     replaced = [
         kind
         for kind, made, read in (

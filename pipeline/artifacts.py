@@ -45,6 +45,8 @@ TABLES = (
 NAMED_TABLES = ("rescores",)
 """Tables of which an iteration has one per name; their kind is `rescores/<name>`."""
 FOLDERS = ("policies", "optimizers")
+RUN_INFO_SECTIONS = ("settings", "inputs", "outputs", "environment", "seconds")
+"""Of run_info: what is looked up by name in it."""
 METADATA_KEY = b"rollbook"
 ROW_GROUP_ROWS = 16_384
 
@@ -73,6 +75,10 @@ class Facts:
     content_hash: str
     inputs: Mapping[str, str] = field(default_factory=dict)
     settings: str = ""
+
+    def is_made_of(self, source: Facts) -> bool:
+        """Whether it was made from this, and not from what lay there before; what names no such input is."""
+        return self.inputs.get(source.kind) in (None, source.content_hash)
 
 
 def path_of(kind: str, key: str) -> Path:
@@ -295,13 +301,15 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object.
+    """Reads a JSON object that `write_json` wrote.
 
     Raises:
-        ArtifactError: if it is missing or malformed.
+        ArtifactError: if it is missing or malformed, or holds a number that is not finite.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(
+            path.read_text(encoding="utf-8"), parse_float=_number, parse_constant=_number
+        )
     except FileNotFoundError:
         raise ArtifactError(f"{path}: does not exist", "run `dvc repro`") from None
     except ValueError as error:
@@ -309,6 +317,40 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ArtifactError(f"{path}: holds {type(content).__name__}, expected an object")
     return content
+
+
+def read_metrics(path: Path) -> dict[str, float | None]:
+    """Reads the numbers of a step; those that were not finite are None.
+
+    Raises:
+        ArtifactError: as `read_json`, or if a value is no number.
+    """
+    content = read_json(path)
+    for name, value in content.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise damaged(path, TypeError(f"{name}: {value!r}, expected a number"))
+    return content
+
+
+def read_run_info(path: Path) -> dict[str, Any]:
+    """Reads what a step recorded of its run.
+
+    Raises:
+        ArtifactError: as `read_json`, or if a section is no object.
+    """
+    content = read_json(path)
+    for name in RUN_INFO_SECTIONS:
+        if not isinstance(value := content.get(name, {}), dict):
+            raise damaged(path, TypeError(f"{name}: {value!r}, expected an object"))
+    return content
+
+
+def _number(text: str) -> float:
+    """Of JSON; `write_json` writes none that is not finite, and reading must not bring one in."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
 
 
 def finite(value: Any) -> Any:

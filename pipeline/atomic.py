@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,15 @@ UNWRITABLE = (*DISK_FULL, *NOT_ALLOWED)
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `path`; on success it is synced to disk and takes the path's place."""
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    """Yields a temporary name beside `path`; on success it is synced to disk and takes the path's place.
+
+    The name is this process's own, so that of two that write at once the last one wins.
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(temporary)
+        for left in _left_behind(path):
+            _remove(left)
         yield temporary
         sync(temporary)
         if path.is_dir():
@@ -54,6 +59,23 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _left_behind(path: Path) -> list[Path]:
+    """What writing `path` has left of processes that were killed, and of this one."""
+    name = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(\d+)-{re.escape(path.name)}")
+    found = ((each, name.fullmatch(each.name)) for each in path.parent.iterdir())
+    return [each for each, match in found if match and not _is_another(int(match[1]))]
+
+
+def _is_another(pid: int) -> bool:
+    """Whether it is a running process, and not this one; one that nobody has waited for is not."""
+    import psutil
+
+    try:
+        return pid != os.getpid() and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, OverflowError):
+        return False
 
 
 def _remove(path: Path) -> None:

@@ -24,14 +24,7 @@ from pipeline.hashing import short
 from pipeline.off_lock import off_lock
 from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences
-from pipeline.report import (
-    CURVES_FILE,
-    Report,
-    curve_rows,
-    read_curves,
-    read_iterations,
-    with_reward_bounds,
-)
+from pipeline.report import CURVES_FILE, curves_of, read_curves
 from pipeline.stored_revisions import WORKSPACE, Revision, commit_of, revision_of
 from pipeline.yaml_text import flow
 
@@ -385,9 +378,8 @@ def _curves(revision: Revision) -> list[dict[str, Any]]:
     Raises:
         ArtifactError: if there is neither, or a file is damaged.
     """
-    base = path_of("metrics/evaluate_policy", BASE_KEY)
-    if revision.is_workspace and base.exists():
-        return curve_rows(with_reward_bounds(Report(read_iterations(revision.params))))
+    if revision.is_workspace and (found := curves_of(revision.params)):
+        return found
     file = revision.root / CURVES_FILE
     if not file.exists():
         raise ArtifactError(

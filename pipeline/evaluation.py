@@ -35,6 +35,18 @@ class Estimate:
     def named(self, name: str) -> dict[str, float]:
         return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
+    def text(self, form: str, share: bool = False) -> str:
+        """Such as `0.41 [0.38, 0.44]`; the interval is left out where it is not known.
+
+        Args:
+            form: format of each number, such as `.3g`.
+            share: no bound is below 0 or above 1, though the normal distribution knows no end.
+        """
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return format(self.mean, form)
+        low, high = (max(self.low, 0.0), min(self.high, 1.0)) if share else (self.low, self.high)
+        return f"{self.mean:{form}} [{low:{form}}, {high:{form}}]"
+
 
 def evaluation_metrics(table: pa.Table, samples: int, label: str) -> dict[str, float]:
     """All numbers of an evaluation, by set.

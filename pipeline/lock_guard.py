@@ -37,7 +37,10 @@ WRITING_SECONDS = 10.0
 DVC_WRITES_LOCK = DVC_WRITES.with_suffix(".lock")
 """DVC holds it, as `flock`, while it reads and writes DVC_WRITES."""
 ATTEMPTS, PAUSE_SECONDS = 50, 0.1
+"""Tries to get DVC_WRITES_LOCK, and the pause between two: DVC holds it for milliseconds at a time."""
 STAYS_SECONDS = 60.0
+"""How long the small process waits for a DVC that is started after a killed one: longer than a user, or a scheduler
+that starts what failed again, needs for it."""
 
 
 def watch_parent() -> None:

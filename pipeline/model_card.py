@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.ancestry import Ancestry, Update, span
-from pipeline.artifacts import path_of, read_json
+from pipeline.artifacts import path_of, read_metrics, read_run_info
 from pipeline.config import BASE_KEY
 from pipeline.hashing import short
 from pipeline.report import evaluation_scores
@@ -80,12 +80,12 @@ def _lineage_rows(
     yield "policy digest", f"`{ancestry.digest}`"
     yield "parameters", f"{parameters:,}"
     yield "weights", weights
-    sources = read_json(path_of("run_info/prepare_data", BASE_KEY))["settings"]["data"]["train"]
+    sources = read_run_info(path_of("run_info/prepare_data", BASE_KEY))["settings"]["data"]["train"]
     yield "training prompts", ", ".join(f"`{source['name']}`" for source in sources)
     yield "iterations", f"{len(updates):,}"
     yield "rollouts", f"{rollouts:,}"
     if updates:
-        numbers = read_json(path_of("metrics/update_policy", ancestry.key))
+        numbers = read_metrics(path_of("metrics/update_policy", ancestry.key))
         if (steps := numbers.get("optimizer_step")) is not None:
             yield "optimizer steps", f"{int(steps):,}"
         yield "commit of the last update", f"`{updates[-1].commit}`"
@@ -141,12 +141,12 @@ def evaluated(key: str, digest: str) -> tuple[dict[str, Any], dict[str, dict[str
     place, metrics = (path_of(f"{kind}/evaluate_policy", key) for kind in ("run_info", "metrics"))
     if not (place.exists() and metrics.exists()):
         return {}, {}
-    info = read_json(place)
+    info = read_run_info(place)
     if info["inputs"].get("policies") != digest:
         return {}, {}
     how = {**info["settings"], "data": info["inputs"].get("data")}
     how.pop("wanted", None)  # whether it is evaluated at all
-    return how, evaluation_scores(read_json(metrics))
+    return how, evaluation_scores(read_metrics(metrics))
 
 
 def _with_interval(scores: Mapping[str, float], what: str) -> str:

@@ -12,9 +12,9 @@ from pipeline.artifacts import ROOT
 from pipeline.hashing import md5_of
 from pipeline.running_steps import dvc_is_at_work, label_of
 from pipeline.sealed import recorded_md5s
+from pipeline.visible import listed
 
 RUN_INFO = f"{(ROOT / 'run_info').as_posix()}/"
-SHOWN = 3
 
 
 def off_lock(keys: Collection[str], md5s: Mapping[str, str] | None = None) -> list[str]:
@@ -31,19 +31,25 @@ def off_lock(keys: Collection[str], md5s: Mapping[str, str] | None = None) -> li
     found = []
     for path, md5 in md5s.items():
         file = Path(path)
-        if path.startswith(RUN_INFO) and file.stem in keys and file.is_file():
+        if path.startswith(RUN_INFO) and file.stem in keys and differs_from(file, md5):
             stage, _, rescore = file.parent.relative_to(RUN_INFO).as_posix().partition("/")
-            if md5_of(file) != md5:
-                found.append(label_of(stage, file.stem, rescore))
+            found.append(label_of(stage, file.stem, rescore))
     return found
+
+
+def differs_from(file: Path, md5: str) -> bool:
+    """Whether a file has other bytes; not one that is gone, as outputs are while DVC runs their step again."""
+    try:
+        return md5_of(file) != md5
+    except FileNotFoundError:
+        return False
 
 
 def said_of(steps: Collection[str]) -> str:
     """One line about steps that `off_lock` has found; empty if there are none."""
     if not steps:
         return ""
-    more = len(steps) - SHOWN
-    named = ", ".join([*list(steps)[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    named = listed(steps)
     if dvc_is_at_work():
         return f"dvc.lock does not name yet what lies in the workspace of {named}: DVC is at work"
     return (

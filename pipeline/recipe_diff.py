@@ -119,7 +119,7 @@ def _settings(model: Model, prefix: str) -> Iterator[tuple[str, Setting]]:
             yield place, Setting(flow(value.model_dump(exclude_none=True)), cls, field)
         elif isinstance(value, list) and value and isinstance(value[0], Reward):
             for reward in value:
-                label = f"{place}.{reward.label or reward.name}"
+                label = f"{place}.{reward.title}"
                 yield label, Setting(reward.name, type(reward), "")
                 yield from _settings(reward, f"{label}.")
         else:

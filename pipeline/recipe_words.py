@@ -6,18 +6,25 @@ can be told too: what it did not know yet is left out, and what it should have k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pipeline.field_docs import headline_of
 from pipeline.registry import build
 
 Settings = Mapping[str, Any]
+Item = TypeVar("Item")
 Line = tuple[str, str]
 """What it is about, and the words."""
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """What cuts the distribution that tokens are drawn from: the value that cuts nothing."""
 RATIOS = {"sampling": "the engine's log-probs", "measured": "measured log-probs"}
+
+
+def stretches(chain: Iterable[Item], recipe_of: Callable[[Item], str]) -> list[list[Item]]:
+    """A chain in pieces: neighbours under one recipe."""
+    return [list(piece) for _, piece in itertools.groupby(chain, key=recipe_of)]
 
 
 def recipe_in_words(

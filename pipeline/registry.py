@@ -21,6 +21,8 @@ from pipeline.component import Component
 from pipeline.errors import nearest
 
 PACKAGE_FOLDER = Path(__file__).parent
+NO_COMPONENTS = ("__init__", "base")
+"""Modules of every kind's folder that hold none; `base` has what all of them are."""
 
 
 def menu(kind: str) -> list[str]:
@@ -28,7 +30,7 @@ def menu(kind: str) -> list[str]:
     names = [
         file.stem
         for file in sorted(_folder_of(kind).glob("*.py"))
-        if file.stem not in ("__init__", "base")
+        if file.stem not in NO_COMPONENTS
     ]
     return [name for name in names if _component_in(kind, name) is not None]
 
@@ -42,7 +44,8 @@ def build(kind: str, spec: Any) -> Component:
 
     Raises:
         pydantic.ValidationError: for wrong fields, with their places.
-        pydantic_core.PydanticCustomError: for an unknown name, an import that fails, or a malformed spec.
+        pydantic_core.PydanticCustomError: for an unknown name, an import that fails, a malformed spec, or a name and a
+            path that say different things.
     """
     if isinstance(spec, Component):
         return spec
@@ -53,13 +56,15 @@ def build(kind: str, spec: Any) -> Component:
     options = dict(spec)
     name, path = options.pop("name", None), options.get("path")
     # The settings of a component of the user's own hold both: its name is then that of its class.
-    if path and (
-        not name or (str(path).endswith(f":{name}") and not _file_of(kind, name).is_file())
-    ):
+    if path and (not name or (str(path).endswith(f":{name}") and not _has_own_path(kind, name))):
         cls = _custom(kind, str(path))
         name = cls.__name__
     elif name:
         cls = _built_in(kind, name)
+        if path and not _has_own_path(kind, name):
+            raise _problem(
+                f"{name!r} is in Rollbook and {path!r} is a component of your own: leave out name or path"
+            )
     else:
         raise _problem(f"needs a name; {nearest('', menu(kind))}")
     return cls.model_validate({"name": str(name), **options})
@@ -88,11 +93,7 @@ def load_object(path: str) -> Any:
 
 
 def _built_in(kind: str, name: object) -> type[Component]:
-    cls = (
-        _component_in(kind, name)
-        if isinstance(name, str) and name.isidentifier() and _file_of(kind, name).is_file()
-        else None
-    )
+    cls = _shipped(kind, name)
     if cls is None:
         raise _problem(f"there is no {name!r} in {kind}; {nearest(name, menu(kind))}")
     return cls
@@ -102,8 +103,18 @@ def _folder_of(kind: str) -> Path:
     return PACKAGE_FOLDER.joinpath(*kind.split("."))
 
 
-def _file_of(kind: str, name: object) -> Path:
-    return _folder_of(kind) / f"{name}.py"
+def _shipped(kind: str, name: object) -> type[Component] | None:
+    """The built-in component of this name; None if there is none."""
+    known = isinstance(name, str) and name.isidentifier() and name not in NO_COMPONENTS
+    if not (known and (_folder_of(kind) / f"{name}.py").is_file()):
+        return None
+    return _component_in(kind, str(name))
+
+
+def _has_own_path(kind: str, name: object) -> bool:
+    """Whether a built-in component needs a path for a purpose of its own, as the reward `function` does."""
+    cls = _shipped(kind, name)
+    return cls is not None and cls.model_fields["path"].is_required()
 
 
 def _component_in(kind: str, name: str) -> type[Component] | None:

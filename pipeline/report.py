@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import damaged, path_of, read_json, read_table
+from pipeline.artifacts import damaged, path_of, read_facts, read_metrics, read_table
 from pipeline.config import BASE_KEY, Params
 from pipeline.errors import ArtifactError
 from pipeline.evaluation import interval, paired_difference, prompt_means
@@ -46,7 +46,9 @@ SCORES = tuple(
 )
 REWARD_BOUNDS = ("reward_low", "reward_high")
 """Columns of the 95 % interval of the mean training reward; curves of older code have none."""
-COLUMNS = ("iteration", "step", "recipe", "set", *SCORES, *TRAINING, *REWARD_BOUNDS)
+SAMPLES = "samples"
+"""Column of the answers to each prompt that a mean is of; curves of older code have none."""
+COLUMNS = ("iteration", "step", "recipe", "set", *SCORES, *TRAINING, *REWARD_BOUNDS, SAMPLES)
 SUMMED_UP = ("reward", "zero_signal_groups", "completion_length", "entropy", "kl", "clip_share")
 """Columns of the last iteration that stand in the summary: `dvc exp show` has a column for each."""
 LAST = ("mean", "mean_low", "mean_high", "greedy", "pass")
@@ -146,6 +148,7 @@ def curve_rows(report: Report) -> list[dict[str, Any]]:
                     "recipe": item.recipe,
                     "set": name,
                     **{column: _rounded(value) for column, value in values.items()},
+                    SAMPLES: scores.get(SAMPLES),
                 }
             )
     return rows
@@ -176,9 +179,24 @@ def read_curves(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
+def curves_of(params: Params) -> list[dict[str, Any]]:
+    """The curves of the workspace: from the metrics on disk, or, where these were not pulled, as curves.csv has them.
+
+    Returns:
+        As `curve_rows`; nothing where there is neither.
+
+    Raises:
+        ArtifactError: if a file is damaged.
+    """
+    if path_of("metrics/evaluate_policy", BASE_KEY).exists():
+        return curve_rows(with_reward_bounds(Report(read_iterations(params))))
+    return read_curves(CURVES_FILE) if CURVES_FILE.exists() else []
+
+
 def _row(cells: Mapping[str, str]) -> dict[str, Any]:
     row = {name: float(cells[name]) if cells[name] else None for name in (*SCORES, *TRAINING)}
     row |= {name: float(cells[name]) if cells.get(name) else None for name in REWARD_BOUNDS}
+    row[SAMPLES] = int(cells[SAMPLES]) if cells.get(SAMPLES) else None
     words = {name: cells[name] for name in ("iteration", "recipe", "set")}
     return {**words, "step": int(cells["step"]), **row}
 
@@ -243,7 +261,7 @@ def with_reward_bounds(report: Report) -> Report:
 def reward_bounds(key: str) -> Bounds:
     """95 % interval of an iteration's mean training reward, clustered by prompt, greedy rollouts left out.
 
-    Unknown where its tables are not on disk, and with fewer than two prompts.
+    Unknown where its tables are not on disk or not of each other, and with fewer than two prompts.
 
     Raises:
         ArtifactError: if a table is damaged.
@@ -251,12 +269,16 @@ def reward_bounds(key: str) -> Bounds:
     scores, rollouts = path_of("scores", key), path_of("rollouts", key)
     if not (scores.exists() and rollouts.exists()):
         return None, None
-    table = _columns(scores, ["prompt_id", "reward"])
-    greedy = _columns(rollouts, ["greedy"])["greedy"]
-    if table.num_rows == len(greedy):
-        table = table.filter(pc.invert(greedy))
+    if not read_facts(scores).is_made_of(read_facts(rollouts)):
+        return None, None
+    rows = _columns(rollouts, ["rollout_id", "greedy"])
+    sampled = rows.filter(pc.invert(rows["greedy"]))["rollout_id"]
+    table = _columns(scores, ["rollout_id", "prompt_id", "reward"])
+    table = table.filter(pc.is_in(table["rollout_id"], value_set=sampled))
     found = interval(prompt_means(table, "reward"))
-    return (_rounded(found.low), _rounded(found.high)) if math.isfinite(found.low) else (None, None)
+    if table.num_rows < len(sampled) or not math.isfinite(found.low):
+        return None, None
+    return _rounded(found.low), _rounded(found.high)
 
 
 def _columns(path: Path, names: list[str]) -> pa.Table:
@@ -273,12 +295,12 @@ def read_iterations(params: Params) -> list[Iteration]:
         ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
     """
     iterations = [
-        Iteration(BASE_KEY, 0, "", read_json(path_of("metrics/evaluate_policy", BASE_KEY)))
+        Iteration(BASE_KEY, 0, "", read_metrics(path_of("metrics/evaluate_policy", BASE_KEY)))
     ]
     for key, item in params.every_iteration.items():
         paths = [path_of(f"metrics/{stage}", key) for stage in ITERATION_STAGES]
         if all(path.exists() for path in paths):
-            metrics = {name: value for path in paths for name, value in read_json(path).items()}
+            metrics = {name: value for path in paths for name, value in read_metrics(path).items()}
             iterations.append(Iteration(key, len(params.chain(key)), item.recipe, metrics))
     return iterations
 

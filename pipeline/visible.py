@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 
 PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
 """Control characters and Unicode's pictures of them."""
@@ -23,6 +24,20 @@ def visible(text: str, lines: bool = False) -> str:
     """
     newline = f"{NEWLINE}\n" if lines else NEWLINE
     return OTHER.sub(lambda found: newline if found[0] == "\n" else _shown(found[0]), text)
+
+
+def listed(names: Collection[str], shown: int = 3, separator: str = ", ") -> str:
+    """The first of some names, and how many more there are.
+
+    Args:
+        names: of any number.
+        shown: of them, at most.
+        separator: between two.
+    """
+    more = len(names) - shown
+    if more <= 0:
+        return separator.join(names)
+    return f"{separator.join([*names][:shown])} and {more} more"
 
 
 def json_safe(text: str) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pipeline.artifacts import path_of, read_json, read_table
+from pipeline.artifacts import path_of, read_metrics, read_run_info, read_table
 from pipeline.coefficients import AdaptiveKl, KlCoefficient, start_of
 from pipeline.component import problems_of
 from pipeline.config import Params, Recipe
@@ -129,7 +129,7 @@ def what_if(
         tables[kind] = aligned(tables[kind], tables["rollouts"], kind)
     tables["logprobs"] = aligned_logprobs(tables["logprobs"], tables["rollouts"])
     _refuse_missing(other, tables["logprobs"], key)
-    used = read_json(path_of("metrics/compute_advantages", key)).get("kl_coef")
+    used = read_metrics(path_of("metrics/compute_advantages", key)).get("kl_coef")
     advantages = _advantages(other, tables, used)
     was = _figures(own, tables)
     would_be = _figures(other, {**tables, "advantages": advantages})
@@ -149,7 +149,7 @@ def _settings_changed(params: Params, key: str) -> list[str]:
     for name in ("compute_advantages", "update_policy"):
         file, settings = path_of(f"run_info/{name}", key), load_stage(name).settings
         if file.exists():
-            then, places = read_json(file).get("settings", {}), settings.places()
+            then, places = read_run_info(file).get("settings", {}), settings.places()
             now = settings.of(params, key).model_dump(mode="json", serialize_as_any=True)
             found += [places[field] for field in now if now[field] != then.get(field)]
     return found

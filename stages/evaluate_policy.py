@@ -62,7 +62,7 @@ def evaluate_policy(settings: Settings, inputs: Inputs, context: Context) -> Out
         processes=context.runtime.scoring_processes,
     )
     table = schema.build({**{name: table[name] for name in table.column_names}, **scores})
-    label = evaluate.scorer.label or evaluate.scorer.name
+    label = evaluate.scorer.title
     return Outputs(
         tables={"evaluations": table},
         metrics=evaluation_metrics(table, evaluate.samples, label),

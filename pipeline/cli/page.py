@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipeline.cli.console import note_off_lock, refuse_elsewhere
 from pipeline.params import read_params
 
 
@@ -29,11 +30,11 @@ def page(chain: str, rollouts: int | None) -> None:
 
     Example: rollbook page --chain strict0006
     """
+    refuse_elsewhere()
     from pipeline.lean_imports import import_numpy_alone, settle_without_pandas
 
     import_numpy_alone()
     settle_without_pandas()
-    from pipeline.cli.console import note_off_lock
     from pipeline.config import BASE_KEY
     from pipeline.page.choosing import ROLLOUTS
     from pipeline.page.rollouts import Limits

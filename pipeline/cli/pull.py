@@ -36,6 +36,7 @@ def pull(revision: str) -> None:
     from pipeline.cli.console import refuse_elsewhere
     from pipeline.dvc_cache import cached_path, fetch, link, shares_files
     from pipeline.stored_revisions import revision_of
+    from pipeline.visible import listed
 
     refuse_elsewhere()
     found = revision_of(revision)
@@ -73,8 +74,7 @@ def pull(revision: str) -> None:
             f"{len(here)} outputs {where}, {fetched} files fetched; not pulled: {' and '.join(FOLDERS)}"
         )
     if differing := _differing(there):
-        more = len(differing) - SHOWN
-        named = ", ".join([*differing[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+        named = listed(differing, SHOWN)
         click.echo(
             f"left as they are, though not what was recorded: {named}; `rollbook verify` says more"
         )

@@ -169,9 +169,7 @@ def _named(name: str) -> Recipe:
     extra = settings.get("score_rollouts", {}).get("rewards", [])
     task = next(iter(own.values())).score_rollouts.rewards if own else [PLACEHOLDER]
     labels = [reward.get("label") or reward["name"] for reward in extra]
-    kept = [
-        each for each in task if isinstance(each, str) or (each.label or each.name) not in labels
-    ]
+    kept = [each for each in task if isinstance(each, str) or each.title not in labels]
     return Recipe.model_validate({**settings, "score_rollouts": {"rewards": [*kept, *extra]}})
 
 

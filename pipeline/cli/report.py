@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.console import thinned
+from pipeline.cli.console import refuse_elsewhere, thinned
 from pipeline.params import read_params
 from pipeline.report import Iteration, Report, read_report
 
@@ -27,6 +27,7 @@ def report() -> None:
 
     Example: rollbook report
     """
+    refuse_elsewhere()
     from rich.console import Console
 
     params, console = read_params(), Console()

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.page.overview import figure, mean_name
+from pipeline.page.overview import at_samples, figure
 from pipeline.page.run import Branch, Row, Run
-from pipeline.report import reward_bounds
+from pipeline.report import REWARD_BOUNDS
 from pipeline.showing.sections import Grid
 from pipeline.visible import visible
 
@@ -163,7 +163,7 @@ def _evaluation(run: Run) -> Chart:
     for branch in run.branches:
         for name in run.sets:
             of = f"{visible(name)} " if several else ""
-            series = {"mean": f"{of}{mean_name(run)}", "greedy": f"{of}greedy"}
+            series = {"mean": f"{of}{at_samples('mean', run)}", "greedy": f"{of}greedy"}
             for column, label in series.items():
                 points += [
                     _point(branch, row, label, column, row[f"{column}_low"], row[f"{column}_high"])
@@ -180,8 +180,8 @@ def _training(run: Run, column: str) -> Chart:
         first_of = {row["iteration"]: row for row in reversed(branch.rows)}
         for row in reversed(first_of.values()):
             if row[column] is not None:
-                bounds = reward_bounds(row["iteration"]) if column == "reward" else (None, None)
-                points.append(_point(branch, row, title, column, *bounds))
+                low, high = map(row.get, REWARD_BOUNDS) if column == "reward" else (None, None)
+                points.append(_point(branch, row, title, column, low, high))
     if any(point["low"] is not None for point in points):
         y_title += ", 95 %"
     return _chart(run, title, points, y_title, percent=column in SHARES)

@@ -6,17 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pipeline.config import ITERATION_KEY
 from pipeline.doctor import Diagnosis, Finding, diagnosis_of
 from pipeline.doctor.finding import GRADES
 from pipeline.errors import RollbookError
+from pipeline.ids import EVALUATION
 from pipeline.page.overview import Tile
 from pipeline.page.run import Run
 from pipeline.showing.page import marked
 
 ROLLOUT = re.compile(
-    r"(?<![/\w])(?:eval:[^\s&<>]+/)?[A-Za-z]+[0-9]{4}/[0-9a-f]{16}(?:/[0-9]{2,})?\b"
+    rf"(?<![/\w])(?:{EVALUATION}(?:(?!{EVALUATION})[^<>])+?/)?"
+    rf"{ITERATION_KEY.pattern}/[0-9a-f]{{16}}(?:/[0-9]{{2,}})?\b"
 )
-"""The id of a rollout or of a group, of training or of an evaluation."""
+"""The id of a rollout or of a group in safe HTML, of training or of an evaluation set, whatever the set is called."""
 
 
 def diagnosed(run: Run) -> Diagnosis | RollbookError:
@@ -31,7 +34,7 @@ def findings_html(found: Diagnosis | RollbookError) -> str:
     """The findings, the worst first; empty if there was nothing to look at."""
     if isinstance(found, RollbookError):
         return f'<p class="bad">✗ {marked(str(found))}</p>'
-    if not (found.iterations or found.base):
+    if not found.looked_at_something:
         return ""
     remarks = "".join(f'<p class="sub">{marked(each)}</p>' for each in found.remarks)
     if not found.findings:
@@ -43,9 +46,12 @@ def findings_tile(found: Diagnosis | RollbookError) -> Tile:
     """How many there are of each grade, the worst first."""
     if isinstance(found, RollbookError):
         return Tile("doctor", "failed", "see below")
+    if not found.looked_at_something:
+        return Tile("doctor", "not looked at", "rollbook pull brings what was made")
     counts = Counter(each.grade for each in found.findings)
     told = [f"{counts[grade]} {grade}" for grade in reversed(GRADES) if counts[grade]]
-    return Tile("doctor", ", ".join(told) or "healthy", f"{len(found.checks)} checks")
+    silent = "healthy" if found.looked_at_all else "not all looked at"
+    return Tile("doctor", ", ".join(told) or silent, f"{len(found.checks)} checks")
 
 
 def _finding(found: Finding) -> str:

@@ -87,13 +87,10 @@ def drawing(run: Run) -> str:
         edges.append(_edge(found[item.previous], found[key], "edge"))
         if (
             item.reference not in (BASE_KEY, item.previous)
-            and run.params.recipe_of(key).needs_reference
+            and run.readings[key].recipe.needs_reference
         ):
             edges.append(_edge(found[item.reference], found[key], "edge reference"))
-    marks = [
-        _node(node, scores.get(node.key), every[node.key].recipe if node.key in every else "base")
-        for node in found.values()
-    ]
+    marks = [_node(node, scores.get(node.key), run.recipe(node.key)) for node in found.values()]
     told = f"{len(found) - 1} iterations; the chain {BASE_KEY} to {run.key} has {len(run.chain)}"
     return (
         f'<div class="wide" tabindex="0" role="group" aria-label="Drawing of all policies">'

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from pipeline.ancestry import commit_of, short_commit, span
 from pipeline.config import BASE_KEY
-from pipeline.doctor.iteration import Reading
 from pipeline.evaluation import paired_difference
 from pipeline.hashing import short
 from pipeline.page.run import Row, Run
-from pipeline.recipe_words import recipe_in_words
+from pipeline.recipe_words import recipe_in_words, stretches
 from pipeline.showing.sections import NOTHING, Grid, Pairs, Part
 from pipeline.showing.tables import stored
+from pipeline.visible import listed
 
 JUDGED = ("prompt_id", "set", "greedy", "reward")
 """Columns of an evaluation that a difference is computed from."""
@@ -47,7 +47,7 @@ def tiles(run: Run) -> Iterator[Tile]:
         if rows:
             first, last = rows[0], rows[-1]
             yield Tile(
-                f"{name}, {mean_name(run)}",
+                f"{name}, {at_samples('mean', run)}",
                 f"{first['mean']:.3f} → {last['mean']:.3f}",
                 _lift(first["iteration"], last["iteration"], name),
             )
@@ -56,9 +56,24 @@ def tiles(run: Run) -> Iterator[Tile]:
         yield Tile("mean training reward", f"{rewards[0]:.3f} → {rewards[-1]:.3f}")
 
 
-def mean_name(run: Run) -> str:
-    """What the mean over the samples of an evaluation is called."""
-    return f"mean@{run.params.evaluate_policy.samples}"
+def at_samples(what: str, run: Run) -> str:
+    """What a number over the samples of an evaluation is called, such as `mean@4`."""
+    return f"{what}@{' or '.join(map(str, run.samples))}"
+
+
+def edited(run: Run) -> str:
+    """One line where params.yaml says another thing now than what ran; empty where it does not."""
+    parts = []
+    if run.changed:
+        parts.append(f"another recipe than {listed(run.changed)} ran with")
+    if run.samples != [run.params.evaluate_policy.samples]:
+        parts.append("another number of samples than the evaluations have")
+    if not parts:
+        return ""
+    return (
+        f"params.yaml has {' and '.join(parts)}; this page tells what ran, "
+        "`rollbook check` what would run again"
+    )
 
 
 def _lift(first: str, last: str, name: str) -> str:
@@ -84,10 +99,10 @@ def evaluation(run: Run) -> list[Part]:
     for name in run.sets:
         of = f"{name} " if several else ""
         head += [
-            f"{of}{mean_name(run)}",
+            f"{of}{at_samples('mean', run)}",
             f"{of}95 %",
             f"{of}greedy",
-            f"{of}pass@{run.params.evaluate_policy.samples}",
+            f"{of}{at_samples('pass', run)}",
         ]
     head += ["training reward", "tokens"]
     return [Grid(head, [_cells(run, key, rows) for key, rows in by_key.items()], head[2:])]
@@ -95,7 +110,7 @@ def evaluation(run: Run) -> list[Part]:
 
 def _cells(run: Run, key: str, rows: list[Row]) -> list[str]:
     by_set = {row["set"]: row for row in rows}
-    cells = [key, rows[0]["recipe"] or "base"]
+    cells = [key, run.recipe(key)]
     for name in run.sets:
         row = by_set.get(name, {})
         low, high = row.get("mean_low"), row.get("mean_high")
@@ -115,9 +130,9 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 def recipes(run: Run) -> Iterator[tuple[str, list[Part]]]:
     """Every stretch of iterations under one recipe: what it is called, and the recipe in words."""
-    for keys in run.stretches():
+    for keys in stretches(run.chain, run.recipe):
         references = [run.params.every_iteration[key].reference for key in keys]
-        recipe = Reading(keys[0], run.params).recipe.model_dump(mode="json", serialize_as_any=True)
+        recipe = run.readings[keys[0]].recipe.model_dump(mode="json", serialize_as_any=True)
         words = recipe_in_words(recipe, run.params.data.train_labels, references, explained=True)
         yield f"{run.recipe(keys[0])}, {span(keys)}", [Pairs(words)]
 

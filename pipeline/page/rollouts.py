@@ -33,7 +33,7 @@ from pipeline.page.run import Run
 from pipeline.page.token_views import TRAINING, Views
 from pipeline.showing.answers import REWARD
 from pipeline.showing.tables import Stored, stored
-from pipeline.visible import visible
+from pipeline.visible import listed, visible
 
 COMPLETION = (
     "rollout_id",
@@ -50,6 +50,8 @@ UPDATES = ("trained", "reason", "clipped_fraction", "loss_share")
 TRAINED = "trained"
 EVALUATION_SHARE = 4
 """Evaluations get a quarter of the room of training, beside it."""
+ASIDES_SHARE = 4
+"""Prompts, reference answers and errors get a quarter of the room of completions, beside it."""
 DIGITS = 6
 """Significant digits of a number on the page."""
 
@@ -63,7 +65,7 @@ class Limits:
 
     Attributes:
         rollouts: of all blocks.
-        characters: of all completions.
+        characters: of all completions; prompts, reference answers and errors have a quarter of it beside.
         tokens: of all completions that are shown token by token.
     """
 
@@ -109,11 +111,14 @@ class _Block:
         return pc.indices_nonzero(found).to_pylist()
 
     def chosen(self, most: int) -> _Chosen:
-        """As many of its rows as may be on the page, whole groups."""
+        """As many of its rows as may be on the page, whole groups, or a part of one where that is too large."""
         if most >= len(self.places):
             return _Chosen(self, self.places)
-        groups = self.table.column("group_id").take(pa.array(self.places, pa.int64()))
-        return _Chosen(self, [self.places[at] for at in rows_of_groups(groups.to_pylist(), most)])
+        taken = self.table.column("group_id").take(pa.array(self.places, pa.int64()))
+        groups = taken.to_pylist()
+        chosen = rows_of_groups(groups, most)
+        is_part = bool(chosen) and len(chosen) < groups.count(groups[chosen[0]])
+        return _Chosen(self, [self.places[at] for at in chosen], is_part)
 
 
 @dataclass(frozen=True)
@@ -123,10 +128,12 @@ class _Chosen:
     Attributes:
         block: of which.
         rows: places in its table that are on the page.
+        is_part: whether they are a part of one group.
     """
 
     block: _Block
     rows: Sequence[int]
+    is_part: bool = False
 
     @cached_property
     def _indices(self) -> pa.Array:
@@ -162,8 +169,14 @@ class _Chosen:
         )
         return {name: found[name].take(places).to_pylist() for name in names}
 
-    def prompts(self) -> dict[str, Mapping[str, Any]]:
-        """`prompt` and `reference_answer` by id of the prompt, in the order of the rows; empty where not on disk."""
+    @cached_property
+    def scores(self) -> dict[str, list[Any]]:
+        """Rewards and errors."""
+        return self.beside("evaluations" if self.block.evaluation_set else "scores", SCORES, REWARD)
+
+    @cached_property
+    def prompts(self) -> dict[str, tuple[str | None, str | None]]:
+        """Prompt and reference answer by id of the prompt, in the order of the rows; None where not on disk."""
         order = dict.fromkeys(self.rollouts["prompt_id"].to_pylist())
         kind = "evaluations" if self.block.evaluation_set else "prompts"
         table, rows = stored(kind, self.block.key), {}
@@ -172,7 +185,25 @@ class _Chosen:
             if self.block.evaluation_set:
                 found = found.take(self._indices)
             rows = {row["prompt_id"]: row for row in found.to_pylist()}
-        return {prompt: rows.get(prompt, {}) for prompt in order}
+        found_of = ((prompt, rows.get(prompt, {})) for prompt in order)
+        return {
+            prompt: (_shown(row.get("prompt")), _shown(row.get("reference_answer")))
+            for prompt, row in found_of
+        }
+
+    @cached_property
+    def errors(self) -> dict[str, str]:
+        """By place of the row, as JSON has keys."""
+        errors = enumerate(self.scores.get("error", []))
+        return {str(at): visible(text) for at, text in errors if text}
+
+    @property
+    def asides(self) -> list[str]:
+        """Its prompts, reference answers and errors."""
+        return [
+            *(text for pair in self.prompts.values() for text in pair if text),
+            *self.errors.values(),
+        ]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -235,6 +266,8 @@ def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Ex
     allowed = shares(counts, limits.rollouts)
     chosen = [block.chosen(allowed[block.name]) for block in blocks]
     most = longest_kept([len(text) for each in chosen for text in each.texts], limits.characters)
+    asides = [len(text) for each in chosen for text in each.asides]
+    most_aside = longest_kept(asides, limits.characters // ASIDES_SHARE)
     room = shares({each.block.name: _tokens_in(each, most) for each in chosen}, limits.tokens)
     packs, views, viewed, cut = {}, {}, 0, 0
     for each in chosen:
@@ -247,13 +280,23 @@ def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Ex
         ]
         shown = viewed_rows(each.rollouts["group_id"].to_pylist(), tokens, room[block.name])
         viewed += len(shown)
-        packs[block.name] = packed(_columns(each, most))
+        packs[block.name] = packed(_columns(each, most, most_aside))
         if shown:
             kinds = () if block.evaluation_set else TRAINING
             view = Views(run.stored, block.key, block.table, kinds)
             views[block.name] = packed(view.columns(shown, [each.rows[at] for at in shown]))
     on_page = sum(len(each.rows) for each in chosen)
-    left_out = list(_left_out(what, on_page, sum(counts.values()), viewed, cut, most))
+    left_out = [
+        *_few(what, chosen, sum(counts.values())),
+        *_too_long("completions", cut, most),
+        *_too_long(
+            "prompts, reference answers and errors", _longer(asides, most_aside), most_aside
+        ),
+    ]
+    if viewed < on_page:
+        left_out.append(
+            f"{viewed:,} of {on_page:,} {what} are here token by token; `rollbook show ID` has every one."
+        )
     return Explored(packs, views, left_out)
 
 
@@ -262,20 +305,27 @@ def _tokens_in(each: _Chosen, most: int | None) -> int:
     return sum(count for text, count in pairs if most is None or len(text) <= most)
 
 
-def _left_out(
-    what: str, on_page: int, stored_rows: int, viewed: int, cut: int, most: int | None
-) -> Iterator[str]:
-    if on_page < stored_rows:
-        yield (
-            f"{on_page:,} of {stored_rows:,} {what} are on this page, whole groups from every iteration; "
-            "`rollbook page --rollouts N` puts more on it."
-        )
-    if cut:
-        yield f"{cut:,} completions are longer than {most:,} characters; their middle is left out."
-    if viewed < on_page:
-        yield (
-            f"{viewed:,} of {on_page:,} {what} are here token by token; `rollbook show ID` has every one."
-        )
+def _few(what: str, chosen: Sequence[_Chosen], stored_rows: int) -> Iterator[str]:
+    on_page = sum(len(each.rows) for each in chosen)
+    if on_page == stored_rows:
+        return
+    none = [each.block.name for each in chosen if each.block.places and not each.rows]
+    parts = [each.block.name for each in chosen if each.is_part]
+    how = f"of {listed(parts)} a part of a group" if parts else "whole groups"
+    of = f"none of {listed(none)}" if none else "some of every iteration"
+    yield (
+        f"{on_page:,} of {stored_rows:,} {what} are on this page, {how}, {of}; "
+        "`rollbook page --rollouts N` puts more on it."
+    )
+
+
+def _too_long(what: str, count: int, most: int | None) -> Iterator[str]:
+    if count:
+        yield f"{count:,} {what} are longer than {most:,} characters; their middle is left out."
+
+
+def _longer(lengths: Sequence[int], most: int | None) -> int:
+    return 0 if most is None else sum(length > most for length in lengths)
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -283,7 +333,7 @@ def _missing(run: Run) -> Iterator[str]:
 
         def brings(key: str, kind: str = kind, stage: str = stage) -> str:
             path = path_of(kind, key)
-            made = bool(run.stored.info(stage, key))
+            made = run.stored.md5(path.as_posix()) or run.stored.info(stage, key)
             return run.stored.fetch(path.as_posix()) if made and not path.exists() else ""
 
         for what, keys in itertools.groupby((BASE_KEY, *run.chain), brings):
@@ -291,19 +341,16 @@ def _missing(run: Run) -> Iterator[str]:
                 yield f"The {kind} table of {span(list(keys))} is not on disk: {what}."
 
 
-def _columns(each: _Chosen, most: int | None) -> Columns:
-    """A block as the browser reads it."""
+def _columns(each: _Chosen, most: int | None, most_aside: int | None) -> Columns:
+    """A block as the browser reads it; completions no longer than `most`, other texts than `most_aside`."""
     block, rollouts = each.block, each.rollouts
     advantages: dict[str, list[Any]] = {}
     updates: dict[str, list[Any]] = {}
-    if block.evaluation_set:
-        scores = each.beside("evaluations", SCORES, REWARD)
-    else:
-        scores = each.beside("scores", SCORES, REWARD)
+    scores, prompts = each.scores, each.prompts
+    if not block.evaluation_set:
         advantages = each.beside("advantages", ["advantage"])
         updates = each.beside("updates", UPDATES)
     names = [name for name in scores if name.startswith(REWARD)]
-    prompts = each.prompts()
     place_of = {prompt: place for place, prompt in enumerate(prompts)}
     fates = [
         None if trained is None else TRAINED if trained else reason or "not trained on"
@@ -316,8 +363,8 @@ def _columns(each: _Chosen, most: int | None) -> Columns:
         "iteration": block.key,
         "set": visible(block.evaluation_set),
         "prompt_id": list(prompts),
-        "prompt": [_shown(row.get("prompt")) for row in prompts.values()],
-        "reference": [_shown(row.get("reference_answer")) for row in prompts.values()],
+        "prompt": [_cut(prompt, most_aside) for prompt, _ in prompts.values()],
+        "reference": [_cut(reference, most_aside) for _, reference in prompts.values()],
         "group": [place_of[prompt] for prompt in rollouts["prompt_id"].to_pylist()],
         "sample": [rollout.rpartition("/")[2] for rollout in rollouts["rollout_id"].to_pylist()],
         "greedy": [at for at, greedy in enumerate(rollouts["greedy"].to_pylist()) if greedy],
@@ -326,9 +373,7 @@ def _columns(each: _Chosen, most: int | None) -> Columns:
         "finish": _coded(rollouts["finish_reason"].to_pylist()),
         "reward": _numbers(scores.get("reward")),
         "rewards": {visible(name.removeprefix(REWARD)): _numbers(scores[name]) for name in names},
-        "error": {
-            str(at): visible(text) for at, text in enumerate(scores.get("error", [])) if text
-        },
+        "error": {at: _cut(text, most_aside) for at, text in each.errors.items()},
         "advantage": _numbers(advantages.get("advantage")),
         "fate": _coded(fates) if fates else None,
         "clipped": _numbers(updates.get("clipped_fraction")),
@@ -340,9 +385,9 @@ def _shown(text: str | None) -> str | None:
     return None if text is None else visible(text, lines=True)
 
 
-def _cut(text: str, most: int | None) -> str:
+def _cut(text: str | None, most: int | None) -> str | None:
     """Both ends of a text that is too long: its answer stands at the end."""
-    if most is None or len(text) <= most:
+    if text is None or most is None or len(text) <= most:
         return text
     half = most // 2
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters …\n{text[-half:]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,8 @@ from typing import Any
 from pipeline.artifacts import path_of
 from pipeline.chain_tips import has_begun, tip_of
 from pipeline.config import BASE_KEY, Params
-from pipeline.report import CURVES_FILE, Report, curve_rows, read_curves, read_iterations
+from pipeline.doctor.iteration import Reading
+from pipeline.report import curves_of
 from pipeline.showing.chain import Chain
 
 COMMAND = "rollbook page"
@@ -66,8 +66,14 @@ class Run:
 
     @cached_property
     def begun(self) -> list[str]:
-        """Those of them that are finished, or of which something is on disk."""
-        return [key for key in self.chain if key in self.finished or has_begun(key)]
+        """Those of them that are finished, or of which something is on disk or was, as the lock files say."""
+        return [
+            key
+            for key in self.chain
+            if key in self.finished
+            or has_begun(key)
+            or self.stored.md5(path_of("rollouts", key).as_posix())
+        ]
 
     @cached_property
     def stored(self) -> Chain:
@@ -79,13 +85,26 @@ class Run:
         """Evaluation sets, in the order of the curves."""
         return list(dict.fromkeys(row["set"] for row in self.rows if row["set"]))
 
-    def recipe(self, key: str) -> str:
-        """Name of an iteration's recipe."""
-        return self.params.every_iteration[key].recipe
+    @cached_property
+    def readings(self) -> Mapping[str, Reading]:
+        """What every iteration of params.yaml has stored, sealed ones too."""
+        return {key: Reading(key, self.params) for key in self.params.every_iteration}
 
-    def stretches(self) -> list[list[str]]:
-        """The chain in pieces: neighbours under one recipe."""
-        return [list(keys) for _, keys in itertools.groupby(self.chain, key=self.recipe)]
+    def recipe(self, key: str) -> str:
+        """Name of the recipe that made a policy."""
+        return "base" if key == BASE_KEY else self.readings[key].recipe_name
+
+    @cached_property
+    def changed(self) -> list[str]:
+        """Iterations of the chain that params.yaml has another recipe for now than they ran with."""
+        return [key for key in self.begun if self.readings[key].is_changed]
+
+    @cached_property
+    def samples(self) -> list[int]:
+        """Answers to each prompt that its evaluations have: one number, unless they differ; curves of older code
+        do not say, and params.yaml is believed."""
+        known = dict.fromkeys(row["samples"] for row in self.rows if row["samples"] is not None)
+        return [int(each) for each in known] or [self.params.evaluate_policy.samples]
 
     def others(self) -> list[str]:
         """Ends of the chains that are not this one."""
@@ -118,12 +137,5 @@ def run_of(params: Params, key: str = "") -> Run:
         ConfigError: if there is no such iteration.
         ArtifactError: if a file is damaged.
     """
-    rows = sorted(_curves(params), key=lambda row: int(row["step"]))
+    rows = sorted(curves_of(params), key=lambda row: int(row["step"]))
     return Run(params, tip_of(params, key, COMMAND), rows)
-
-
-def _curves(params: Params) -> list[dict[str, Any]]:
-    """From the metrics on disk; where they were not pulled, as git has them in curves.csv."""
-    if path_of("metrics/evaluate_policy", BASE_KEY).exists():
-        return curve_rows(Report(read_iterations(params)))
-    return read_curves(CURVES_FILE) if CURVES_FILE.exists() else []

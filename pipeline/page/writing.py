@@ -8,14 +8,14 @@ from pathlib import Path
 from pipeline.atomic import replacing
 from pipeline.config import BASE_KEY
 from pipeline.doctor import Diagnosis
-from pipeline.errors import RollbookError
+from pipeline.errors import ArtifactError, RollbookError
 from pipeline.off_lock import off_lock, said_of
 from pipeline.page.curves import Chart, charts, numbers, specs
 from pipeline.page.document import Document, Section, asset, explorer_html, explorer_settings
 from pipeline.page.environment import environments
 from pipeline.page.findings import diagnosed, findings_html, findings_tile, linked
 from pipeline.page.lineage import drawing, policies_html
-from pipeline.page.overview import base_name, evaluation, made_from, recipes, tiles
+from pipeline.page.overview import base_name, edited, evaluation, made_from, recipes, tiles
 from pipeline.page.rescores import rescores
 from pipeline.page.rollouts import Limits, explored
 from pipeline.page.run import Run
@@ -24,7 +24,7 @@ from pipeline.showing.page import marked, part_html, safe
 from pipeline.showing.sections import Part
 
 PAGE = Path("reports/index.html")
-COLORS = 6
+CHAIN_COLORS = 6
 """That the page has for chains: `--c1` and so on in style.css; with more chains they begin again."""
 CHAINS_SHOWN = 6
 """Chains whose curves are drawn until the reader chooses others."""
@@ -34,8 +34,12 @@ def write_page(run: Run, limits: Limits, path: Path = PAGE) -> None:
     """Writes the page whole or not at all.
 
     Raises:
-        ArtifactError: if a stored file is damaged, or the page cannot be written.
+        ArtifactError: if a stored file is damaged, the page cannot be written, or a folder lies there.
     """
+    if path.is_dir():
+        raise ArtifactError(
+            f"{path}: is a folder", "the page is written there; move the folder away"
+        )
     text = page_html(run, limits)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -79,8 +83,9 @@ def _subtitle(run: Run) -> str:
 
 def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
     parts = []
-    if line := said_of(off_lock({BASE_KEY, *run.chain}, run.stored.md5s)):
-        parts.append(f'<p class="finding warning">Note: {marked(line)}.</p>')
+    for line in (said_of(off_lock({BASE_KEY, *run.chain}, run.stored.md5s)), edited(run)):
+        if line:
+            parts.append(f'<p class="finding warning">Note: {marked(line)}.</p>')
     if others := run.others():
         parts.append(
             f"<p>This page tells of the chain {BASE_KEY} to {marked(run.key)}; the curves and the lineage show "
@@ -123,7 +128,7 @@ def _legend(run: Run) -> str:
         return ""
     choices = "".join(
         f'<label><input type="checkbox" value="{safe(branch.name)}"{" checked" if at < CHAINS_SHOWN else ""}>'
-        f'<span class="swatch c{at % COLORS + 1}"></span>{safe(branch.name)}</label>'
+        f'<span class="swatch c{at % CHAIN_COLORS + 1}"></span>{safe(branch.name)}</label>'
         for at, branch in enumerate(run.branches)
     )
     return f'<fieldset id="chains"><legend>Chains</legend>{choices}</fieldset>'

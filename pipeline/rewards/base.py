@@ -80,9 +80,14 @@ class Reward(Component):
     time_limit: PositiveFloat | None = None
 
     @property
+    def title(self) -> str:
+        """What it is called: its label, else its component's name."""
+        return self.label or self.name
+
+    @property
     def column(self) -> str:
         """Name of this reward's column in the scores table."""
-        return f"reward_{self.label or self.name}"
+        return f"reward_{self.title}"
 
     def prepare(self) -> None:
         """Loads what the first call needs, such as a large import; called once per process, outside `time_limit`."""
@@ -115,7 +120,7 @@ def parts_of(reward: Reward) -> Iterator[Reward]:
 def run_info_of(rewards: Sequence[Reward]) -> dict[str, Any]:
     """What varies from run to run of those rewards that count it, by label."""
     infos = {
-        part.label or part.name: info
+        part.title: info
         for reward in rewards
         for part in parts_of(reward)
         if (info := part.run_info())

@@ -143,7 +143,7 @@ class Code(Reward):
             + self.tests_weight * (share if self.credit == "share" else float(share == 1.0))
             + self.lint_weight * clean
         )
-        label = self.label or self.name
+        label = self.title
         return RewardResult(
             parts / self._weights(),
             log={

@@ -171,7 +171,7 @@ class Judge(Reward):
     def cautions(self) -> list[str]:
         if self.votes > 1 and self.temperature == 0:
             return [
-                f"reward {self.label or self.name}: {self.votes} votes at temperature 0 are the same vote; "
+                f"reward {self.title}: {self.votes} votes at temperature 0 are the same vote; "
                 "set a temperature"
             ]
         return []
@@ -325,7 +325,7 @@ class Judge(Reward):
         return {**request, **({} if self.seed is None else {"seed": self.seed + vote})}
 
     def _result(self, asked: _Asked) -> RewardResult:
-        label = self.label or self.name
+        label = self.title
         log: dict[str, Any] = {
             f"{label}{COLUMN_SUFFIX}": as_column(asked.key, asked.verdicts, asked.error),
             f"{label}_tokens": sum(each.tokens for each in asked.verdicts if each is not None),

@@ -52,7 +52,7 @@ class MathAnswer(Reward):
             self.where == "boxed",
             self.limit,
         )
-        label = self.label or self.name
+        label = self.title
         logged = {"answer": verdict.answer, "reason": verdict.reason}
         return RewardResult(
             float(verdict.equal),

@@ -55,9 +55,7 @@ class NumericAnswer(Reward):
             "lenient": self._equal(lenient_number(row.text), reference),
         }
         other = "lenient" if self.mode == "strict" else "strict"
-        return RewardResult(
-            views[self.mode], log={f"{self.label or self.name}_{other}": views[other]}
-        )
+        return RewardResult(views[self.mode], log={f"{self.title}_{other}": views[other]})
 
     def _equal(self, number: Decimal | None, reference: Decimal) -> float:
         if number is None:

@@ -175,7 +175,7 @@ def _translated(before: BeforeCall, places: Sequence[int]) -> BeforeCall:
 def _checked(reward: Reward, returned: Any, row: RewardInput) -> RewardResult:
     result = returned if isinstance(returned, RewardResult) else RewardResult(returned)
     if result.error is not None:
-        text = f"{reward.label or reward.name}: {result.error}"
+        text = f"{reward.title}: {result.error}"
         return replace(result, value=None, steps=None, error=text)
     steps = None
     if result.steps is not None:
@@ -203,5 +203,5 @@ def error_text(error: BaseException) -> str:
 
 
 def _failed(reward: Reward, error: BaseException) -> RewardResult:
-    text = f"{reward.label or reward.name}: {error_text(error)}"
+    text = f"{reward.title}: {error_text(error)}"
     return _Failed(None, error=text[:MAX_ERROR_CHARACTERS], cause=error)

@@ -69,7 +69,7 @@ class ReasoningGym(Reward):
         return RewardResult(value)
 
     def _nothing(self, reason: str) -> RewardResult:
-        return RewardResult(0.0, log={f"{self.label or self.name}_reason": reason})
+        return RewardResult(0.0, log={f"{self.title}_reason": reason})
 
 
 @cache

@@ -38,7 +38,7 @@ class Shuffled(Reward):
         return self.score([row])[0]
 
     def score(self, group: Sequence[RewardInput]) -> list[float | RewardResult | None]:
-        label = self.label or self.name
+        label = self.title
         results = outcomes_of(self.reward, group)
         places = [place for place, result in enumerate(results) if result.error is None]
         places.sort(key=lambda place: group[place].rollout_id)  # the order of rows must not matter

@@ -49,7 +49,7 @@ class Gathered:
     @property
     def label(self) -> str:
         """How the reward is called in messages."""
-        return self.reward.label or self.reward.name
+        return self.reward.title
 
     def add(self, rows: IntArray, scored: Scored) -> None:
         """Takes in a chunk; `rows[i]` is the row of the table that is the i-th of the chunk."""

@@ -204,7 +204,7 @@ def _is_movable(reward: Reward) -> bool:
         return True
     if limit_of(reward) is not None:
         raise RewardError(
-            f"reward {reward.label or reward.name!r} has a time limit, which holds in worker processes only, and "
+            f"reward {reward.title!r} has a time limit, which holds in worker processes only, and "
             "cannot be built there from its settings",
             'name it by its file, as in {path: "my_rewards.py:Class"}',
         )

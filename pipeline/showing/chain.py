@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import FOLDERS, keys_of, path_of, read_json
+from pipeline.artifacts import FOLDERS, keys_of, path_of, read_run_info
 from pipeline.config import BASE_KEY, PARAMS_FILE
 from pipeline.errors import ConfigError
 from pipeline.ids import order_of
@@ -36,7 +36,7 @@ class Chain:
         """
         if (stage, key) not in self._infos:
             path = path_of(f"run_info/{stage}", key)
-            self._infos[stage, key] = read_json(path) if path.exists() else {}
+            self._infos[stage, key] = read_run_info(path) if path.exists() else {}
         return self._infos[stage, key]
 
     def settings(self, stage: str, key: str) -> Mapping[str, Any]:

@@ -42,7 +42,8 @@ class Objective:
     def of(cls, settings: Mapping[str, Any]) -> Objective:
         """From the recorded settings of `update_policy`."""
         recorded = settings.get("update", {})
-        name = str(recorded.get("loss", {}).get("name", ""))
+        loss = recorded.get("loss") if isinstance(recorded, Mapping) else None
+        name = str(loss.get("name", "")) if isinstance(loss, Mapping) else ""
         try:
             update = UpdatePolicy.model_validate(recorded)
         except ValidationError:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from pipeline.ancestry import GET, updates_to
-from pipeline.artifacts import path_of, read_facts, read_json
+from pipeline.artifacts import path_of, read_facts, read_metrics
 from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
 from pipeline.showing.chain import Chain
@@ -79,7 +79,7 @@ def evaluations_of(metrics: Mapping[str, Any]) -> list[Evaluation]:
 
 def _metrics(stage: str, key: str) -> Mapping[str, Number]:
     path = path_of(f"metrics/{stage}", key)
-    return read_json(path) if path.exists() else {}
+    return read_metrics(path) if path.exists() else {}
 
 
 def _reference(key: str, chain: Chain) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.artifacts import path_of, read_json
+from pipeline.artifacts import path_of, read_metrics
 from pipeline.errors import ArtifactError
 from pipeline.ids import parts_of_group
 from pipeline.showing.answers import TRAINING, Group, Row, rewards_of
@@ -149,7 +149,7 @@ def _weights(group: Group, chain: Chain) -> Mapping[str, float]:
 
 def _advantage(rollout_id: str, row: Row, group: Group, chain: Chain) -> Advantage:
     metrics = path_of("metrics/compute_advantages", group.key)
-    kl_coef = read_json(metrics).get("kl_coef") if metrics.exists() else None
+    kl_coef = read_metrics(metrics).get("kl_coef") if metrics.exists() else None
     arithmetic = None
     if "scores" in group.rows and "logprobs" in group.rows:
         arithmetic = arithmetic_of(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pipeline.ancestry import short_commit
 from pipeline.hashing import short
 from pipeline.tracing.links import Link, Part
+from pipeline.visible import listed
 
 SHOWN_CHANGES = 8
 SHOWN_SETTINGS = 3
@@ -89,5 +90,4 @@ def _changes(before: Link, link: Link) -> str:
         )
     if not changed:
         return f"as {before.key}"
-    more = len(changed) - SHOWN_CHANGES
-    return "; ".join([*changed[:SHOWN_CHANGES], *([f"and {more} more"] if more > 0 else [])])
+    return listed(changed, SHOWN_CHANGES, "; ")

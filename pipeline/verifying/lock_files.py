@@ -12,8 +12,7 @@ from pipeline.lineage import git_says
 from pipeline.sealed import FOLDER, sealed_md5s
 from pipeline.stored_revisions import revision_of
 from pipeline.verifying.finding import Finding
-
-SHOWN = 3
+from pipeline.visible import listed
 
 
 def lock_findings(named: Collection[str]) -> Iterator[Finding]:
@@ -25,10 +24,9 @@ def lock_findings(named: Collection[str]) -> Iterator[Finding]:
     for file, committed in _committed():
         if lost := [path for path in committed if path not in named]:
             kept = len(committed) - len(lost)
-            more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
             what = (
                 f"names {kept} of the {len(committed)} outputs that it names in git's last commit, and not "
-                f"{', '.join(lost[:SHOWN])}{more}"
+                f"{listed(lost)}"
             )
             numbers = (f"{len(committed)} outputs", f"{kept} outputs")
             yield Finding(str(file), what, *numbers, f"git checkout {file}")

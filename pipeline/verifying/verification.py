@@ -10,8 +10,8 @@ from typing import Any
 
 from pipeline.artifacts import FOLDERS, ROOT
 from pipeline.config import Params
-from pipeline.hashing import files_in, md5_of
-from pipeline.off_lock import RUN_INFO
+from pipeline.hashing import files_in
+from pipeline.off_lock import RUN_INFO, differs_from
 from pipeline.plan import DECLARED_STAGES
 from pipeline.process import processors
 from pipeline.progress import Progress
@@ -23,8 +23,7 @@ from pipeline.verifying.lock_files import lock_findings
 from pipeline.verifying.places import Stored, find, misplaced_findings
 from pipeline.verifying.recorded import Output, Recorded, Step, read_recorded
 from pipeline.verifying.stored_bytes import HashedFiles, byte_findings
-
-SHOWN = 3
+from pipeline.visible import listed
 
 
 @dataclass(frozen=True)
@@ -80,45 +79,27 @@ def verify(params: Params, fast: bool = False, complete: bool = False) -> Verifi
     stored = {
         path: find(output) for path, output in recorded.outputs.items() if output.step not in busy
     }
-    findings = [*recorded.disagreements, *lock_findings(recorded.named)]
     hashed = None if fast else HashedFiles(stored.values())
-    whose = _paths_by_md5(stored)
-    if hashed is not None:
-        with Progress("verify", hashed.count, "files", "bytes") as bar:
-            hashed.read(bar.update)
-        by_path = {path: [*byte_findings(each, hashed, whose)] for path, each in stored.items()}
-    else:
-        by_path = _looked_into([path for path in stored if path.startswith(RUN_INFO)], stored)
-    for path, each in stored.items():
-        by_path[path] = [*misplaced_findings(each), *by_path.get(path, ())]
-    findings += [finding for found in by_path.values() for finding in found]
-    damaged = {path for path, found in by_path.items() if found}
-    with ThreadPoolExecutor(processors()) as pool:
-        declared = [step for step in steps if step.entry.stage in DECLARED_STAGES]
-        reads = list(pool.map(lambda step: read_step(step, stored, damaged, hashed), declared))
-    findings += [finding for read in reads for finding in read.findings]
-    wrong = {finding.path for finding in findings}
-    facts = {
-        path: found
-        for read in reads
-        for path, found in read.facts.items()
-        if path not in wrong  # what names it would only say it again
-    }
-    linked, stale = digest_findings(reads, facts, recorded, params)
-    findings += [*linked, *adapter_findings(reads, stored, facts)]
-    ids = Ids(stored, facts)
-    findings += [finding for read in reads for finding in ids.findings(read)]
+    by_path = _by_path(stored, hashed)
+    reads = _read(steps, stored, {path for path, found in by_path.items() if found}, hashed)
+    findings = [
+        *recorded.disagreements,
+        *lock_findings(recorded.named),
+        *(finding for found in by_path.values() for finding in found),
+        *(finding for read in reads for finding in read.findings),
+    ]
+    linked, stale = _linked(reads, {finding.path for finding in findings}, stored, recorded, params)
+    findings += linked
     if fast:
         findings = _with_mends(findings, stored)
+    absent = [path for path, each in stored.items() if _is_absent(each)]
     if complete:
-        findings += [_missing(stored[path].output) for path in stored if _is_absent(stored[path])]
-    if findings:
-        findings, since = _without_what_was_made_since(findings, recorded, params)
-        busy |= since
+        findings += [_missing(stored[path].output) for path in absent]
+    since = _made_since(recorded, params) if findings else set()
     return Verification(
-        findings=list(dict.fromkeys(findings)),
+        findings=list(dict.fromkeys(_not_of(since, findings, recorded))),
         notes=[
-            *_running(busy),
+            *_running(busy | since),
             *_where(stored, complete),
             *(note for read in reads for note in read.notes),
             *_unnamed(reads),
@@ -126,12 +107,59 @@ def verify(params: Params, fast: bool = False, complete: bool = False) -> Verifi
             *_foreign(recorded),
             *_unrecorded(recorded),
         ],
-        absent=[path for path, each in stored.items() if _is_absent(each)],
+        absent=absent,
         steps=len(steps),
         outputs=len(stored),
         files=hashed.count if hashed is not None else 0,
         size=hashed.size if hashed is not None else 0,
     )
+
+
+def _by_path(
+    stored: Mapping[str, Stored], hashed: HashedFiles | None
+) -> Mapping[str, Sequence[Finding]]:
+    """What is wrong with the place and the bytes of every output; of run_info alone where no others are hashed."""
+    if hashed is None:
+        found = _looked_into([path for path in stored if path.startswith(RUN_INFO)], stored)
+    else:
+        with Progress("verify", hashed.count, "files", "bytes") as bar:
+            hashed.read(bar.update)
+        found = _wrong_bytes(stored, hashed, stored)
+    return {
+        path: [*misplaced_findings(each), *found.get(path, ())] for path, each in stored.items()
+    }
+
+
+def _read(
+    steps: Iterable[Step],
+    stored: Mapping[str, Stored],
+    damaged: set[str],
+    hashed: HashedFiles | None,
+) -> list[Read]:
+    """What the steps say in their outputs, those aside that are damaged."""
+    declared = [step for step in steps if step.entry.stage in DECLARED_STAGES]
+    with ThreadPoolExecutor(processors()) as pool:
+        return list(pool.map(lambda step: read_step(step, stored, damaged, hashed), declared))
+
+
+def _linked(
+    reads: Sequence[Read],
+    wrong: set[str],
+    stored: Mapping[str, Stored],
+    recorded: Recorded,
+    params: Params,
+) -> tuple[list[Finding], Sequence[str]]:
+    """What is wrong with how artifacts name each other, by digest and by id; and steps that are stale."""
+    facts = {
+        path: found
+        for read in reads
+        for path, found in read.facts.items()
+        if path not in wrong  # what names it would only say it again
+    }
+    found, stale = digest_findings(reads, facts, recorded, params)
+    ids = Ids(stored, facts)
+    named = (finding for read in reads for finding in ids.findings(read))
+    return [*found, *adapter_findings(reads, stored, facts), *named], stale
 
 
 def _busy(recorded: Recorded) -> set[str]:
@@ -150,25 +178,22 @@ def _busy(recorded: Recorded) -> set[str]:
 
 def _is_of_another_run(step: Step) -> bool:
     """Whether the workspace has another run_info of it than is recorded."""
-    files = (
-        (Path(path), md5) for path, md5 in step.entry.outputs.items() if path.startswith(RUN_INFO)
-    )
-    return any(file.is_file() and md5_of(file) != md5 for file, md5 in files)
+    outputs = step.entry.outputs.items()
+    return any(path.startswith(RUN_INFO) and differs_from(Path(path), md5) for path, md5 in outputs)
 
 
-def _without_what_was_made_since(
-    findings: Sequence[Finding], before: Recorded, params: Params
-) -> tuple[list[Finding], set[str]]:
-    """Findings less those about steps that DVC has run while their files were read; and these steps."""
+def _made_since(before: Recorded, params: Params) -> set[str]:
+    """Addresses of steps that DVC has run, or is running, since the record was read."""
     now = read_recorded(params)
-    since = _busy(now) | {
-        before.outputs[path].step
-        for path, output in before.outputs.items()
-        if now.outputs.get(path) != output
+    return _busy(now) | {
+        output.step for path, output in before.outputs.items() if now.outputs.get(path) != output
     }
-    about = {path for path, output in before.outputs.items() if output.step in since}
-    kept = [finding for finding in findings if _output_of(finding, before.outputs) not in about]
-    return kept, since
+
+
+def _not_of(steps: set[str], findings: Sequence[Finding], recorded: Recorded) -> list[Finding]:
+    """Findings less those about outputs of some steps."""
+    about = {path for path, output in recorded.outputs.items() if output.step in steps}
+    return [finding for finding in findings if _output_of(finding, recorded.outputs) not in about]
 
 
 def _output_of(finding: Finding, paths: Container[str]) -> str:
@@ -185,6 +210,13 @@ def _looked_into(paths: Iterable[str], stored: Mapping[str, Stored]) -> dict[str
     chosen = {path: stored[path] for path in paths}
     hashed = HashedFiles(chosen.values())
     hashed.read()
+    return _wrong_bytes(chosen, hashed, stored)
+
+
+def _wrong_bytes(
+    chosen: Mapping[str, Stored], hashed: HashedFiles, stored: Mapping[str, Stored]
+) -> dict[str, list[Finding]]:
+    """The same once they are hashed; bytes that belong to another output of `stored` are told by its name."""
     whose = _paths_by_md5(stored)
     return {path: [*byte_findings(each, hashed, whose)] for path, each in chosen.items()}
 
@@ -222,7 +254,7 @@ def _is_absent(stored: Stored) -> bool:
 
 def _running(busy: set[str]) -> Iterator[str]:
     if busy:
-        yield f"{_listed(sorted(busy))}: running now, or not recorded yet, so what it makes is left out"
+        yield f"{listed(sorted(busy))}: running now, or not recorded yet, so what it makes is left out"
 
 
 def _where(stored: Mapping[str, Stored], complete: bool) -> Iterator[str]:
@@ -233,13 +265,13 @@ def _where(stored: Mapping[str, Stored], complete: bool) -> Iterator[str]:
     lacking = [path for path, each in stored.items() if each.in_workspace and each.lacks_cache]
     if absent and not complete:
         how = "`rollbook pull` gets all but policies, `dvc pull PATH` one"
-        yield f"{_count(absent)} not on this machine, and not verified: {_listed(absent)}; {how}"
+        yield f"{_count(absent)} not on this machine, and not verified: {listed(absent)}; {how}"
     if pruned:
-        yield f"{_count(pruned)} pruned by sealing: {_listed(pruned)}; `rollbook seal --rebuild KEY` makes one again"
+        yield f"{_count(pruned)} pruned by sealing: {listed(pruned)}; `rollbook seal --rebuild KEY` makes one again"
     if cached:
-        yield f"{_count(cached)} only in DVC's cache: {_listed(cached)}; `dvc checkout PATH` puts one in its place"
+        yield f"{_count(cached)} only in DVC's cache: {listed(cached)}; `dvc checkout PATH` puts one in its place"
     if lacking:
-        yield f"{_count(lacking)} only in the workspace: {_listed(lacking)}; `dvc commit` puts them into DVC's cache"
+        yield f"{_count(lacking)} only in the workspace: {listed(lacking)}; `dvc commit` puts them into DVC's cache"
 
 
 def _count(paths: Sequence[str]) -> str:
@@ -250,18 +282,18 @@ def _unnamed(reads: Sequence[Read]) -> Iterator[str]:
     """Metrics say nothing about themselves."""
     older = [read.step.entry.address for read in reads if read.info and METRICS not in read.info]
     if older:
-        yield f"{_listed(older)}: run by an older Rollbook, whose run_info does not name its metrics; their md5 does"
+        yield f"{listed(older)}: run by an older Rollbook, whose run_info does not name its metrics; their md5 does"
 
 
 def _stale(addresses: Sequence[str]) -> Iterator[str]:
     if addresses:
         why = "what they read was made again since, or is another by params.yaml"
-        yield f"{_listed(addresses)}: {why}; `dvc repro` brings them up to date"
+        yield f"{listed(addresses)}: {why}; `dvc repro` brings them up to date"
 
 
 def _foreign(recorded: Recorded) -> Iterator[str]:
     if recorded.foreign:
-        yield f"{_listed(recorded.foreign)}: in a lock file, and in no iteration of params.yaml; not verified"
+        yield f"{listed(recorded.foreign)}: in a lock file, and in no iteration of params.yaml; not verified"
 
 
 def _unrecorded(recorded: Recorded) -> Iterator[str]:
@@ -272,9 +304,4 @@ def _unrecorded(recorded: Recorded) -> Iterator[str]:
     named = recorded.named
     unnamed = [path for path in found if not any(each in named for each in _with_parents(path))]
     if unnamed:
-        yield f"{_listed(unnamed)}: in no lock file, so not verified; `dvc repro` makes and records what belongs there"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join([*names[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+        yield f"{listed(unnamed)}: in no lock file, so not verified; `dvc repro` makes and records what belongs there"

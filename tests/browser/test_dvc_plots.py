@@ -83,6 +83,9 @@ def test_without_the_library_the_page_says_what_to_do(
     alone.write_text((project / "dvc_plots" / "index.html").read_text())
     context = browser.new_context(offline=True)
     page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(alone.as_uri())
     assert "rollbook page makes it" in page.locator("body > p").inner_text()
+    assert all(url.startswith("file:") for url in asked)
     context.close()

@@ -306,7 +306,37 @@ def test_a_link_opens_its_rollout(browser: Browser, file: Path, seen: Seen) -> N
     linked.page.wait_for_selector("#rollout h3:has-text('/00')")
     linked.page.goto(f"{file.as_uri()}#i0009/0000000000000000/00")
     linked.page.wait_for_selector("#rollout p:has-text('not on this page')")
+    linked.page.on("pageerror", lambda error: linked.complaints.append(str(error)))
+    linked.page.goto(f"{file.as_uri()}#100%25/%")
+    linked.page.wait_for_selector("#rollout p:has-text('100%25/% is not on this page')")
+    assert linked.complaints == []
     linked.page.close()
+
+
+def test_the_rollout_that_was_opened_last_is_shown(browser: Browser, file: Path) -> None:
+    """Also where the tokens of the one before it take longer to unpack."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.add_init_script(
+        "const text = Response.prototype.text;"
+        "Response.prototype.text = async function () {"
+        "  const [read, held] = [text.call(this), window.held]; await held; return read; };"
+    )
+    seen = Seen(context.new_page())
+    seen.page.goto(file.as_uri())
+    seen.page.wait_for_selector(READY)
+    seen.page.evaluate(
+        "() => { window.held = new Promise((resume) => { window.resume = resume; }); }"
+    )
+    seen.page.locator("#rows button").first.click()  # of i0001, whose tokens wait
+    seen.page.evaluate("window.held = null")
+    seen.set("iteration", "i0002")
+    seen.open(0)
+    second = seen.page.locator("#rollout h3").first.inner_text()
+    seen.page.evaluate("window.resume()")
+    seen.page.evaluate("new Promise((resume) => setTimeout(resume, 200))")
+    assert seen.page.locator("#rollout h3").first.inner_text() == second
+    assert "i0002" in second
+    context.close()
 
 
 def test_long_texts_are_cut_until_they_are_asked_for(
@@ -316,12 +346,15 @@ def test_long_texts_are_cut_until_they_are_asked_for(
     made.make(keys=["i0001"])
     long, hebrew = "word " * 2_000, "\u05e9\u05dc\u05d5\u05dd 5 \u05e2\u05d5\u05dc\u05dd"
     made.say("i0001", [hebrew, long])
-    edit("prompts", "i0001", prompt=["?" * 1_000] * 2)
+    edit("prompts", "i0001", prompt=["\x00" * 7_000] * 2)
     edit("scores", "i0001", reward=[None] * made.ROWS)
     write_page(run_of(read_params()), Limits())
     seen = look(browser, tmp_path / "reports" / "index.html", width=390)
     assert seen.page.locator("#chains").count() == 0  # there is one
     seen.open(0)
+    assert seen.page.locator("#rollout > pre .sign").count() == 6_000
+    seen.page.locator("#rollout button", has_text="All 7,000 characters").click()
+    assert seen.page.locator("#rollout > pre .sign").count() == 7_000
     assert hebrew in seen.page.locator("#rollout pre.strip").inner_text()
     cards = seen.page.locator("#rollout .cards li")
     assert "reward –" in cards.nth(1).inner_text()

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from pipeline.artifacts import (
     path_of,
     read_folder,
     read_json,
+    read_metrics,
+    read_run_info,
     read_table,
     write_folder,
     write_json,
@@ -205,6 +208,39 @@ def test_json_has_no_nan_and_is_sorted(project: Path) -> None:
         read_json(path)
 
 
+def test_of_two_that_write_at_once_the_last_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from pipeline.atomic import replacing\n"
+        "for _ in range(150):\n"
+        "    with replacing(Path(sys.argv[1])) as temporary:\n"
+        "        temporary.write_text(sys.argv[2] * 1000)\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", program, str(path), text]) for text in "ab"]
+    assert [each.wait() for each in both] == [0, 0]
+    assert set(path.read_text()) in ({"a"}, {"b"}) and len(path.read_text()) == 1000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_removed_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    dead = subprocess.Popen([sys.executable, "-c", ""])  # nobody has waited for it yet
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    gone = tmp_path / f"{atomic.TEMPORARY_PREFIX}{dead.pid}-page.html"
+    others = [
+        tmp_path / f"{atomic.TEMPORARY_PREFIX}{os.getppid()}-page.html",
+        tmp_path / f"{atomic.TEMPORARY_PREFIX}{dead.pid}-other.html",
+    ]
+    for file in (gone, *others):
+        file.write_text("half")
+    with atomic.replacing(path) as temporary:
+        temporary.write_text("whole")
+    dead.wait()
+    assert set(tmp_path.iterdir()) == {path, *others} and path.read_text() == "whole"
+
+
 def test_temporary_names_are_ignored_by_git_and_dvc() -> None:
     root = Path(__file__).parents[2]
     assert f"{atomic.TEMPORARY_PREFIX}*" in (root / ".dvcignore").read_text().splitlines()
@@ -242,3 +278,27 @@ def test_load_joins_all_iterations(project: Path) -> None:
         pipeline.load("rescores/strct")
     with pytest.raises(ArtifactError, match=r"i0007\.parquet: not on disk"):
         pipeline.load("rollouts", iterations=["i0007"])
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+def test_numbers_that_are_not_finite_are_damage(tmp_path: Path, number: str) -> None:
+    """`write_json` writes none."""
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"a": [{number}]}}')
+    with pytest.raises(ArtifactError, match="truncated or damaged"):
+        read_json(path)
+
+
+@pytest.mark.parametrize("value", ['"abc"', "true", "{}"])
+def test_metrics_are_numbers(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"loss": null, "steps": 3, "entropy": {value}}}')
+    with pytest.raises(ArtifactError, match=r"a\.json: truncated or damaged \(entropy: "):
+        read_metrics(path)
+
+
+def test_sections_of_run_info_are_objects(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"settings": 3}')
+    with pytest.raises(ArtifactError, match=r"a\.json: truncated or damaged \(settings: 3"):
+        read_run_info(path)

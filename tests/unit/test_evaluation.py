@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.evaluation import (
+    Estimate,
     evaluation_metrics,
     interval,
     paired_difference,
@@ -173,3 +174,16 @@ def test_a_difference_is_paired_by_prompt() -> None:
 def test_prompt_means_take_truth_values() -> None:
     table = pa.table({"prompt_id": ["a", "a", "b"], "right": [True, False, True]})
     assert prompt_means(table, "right") == {"a": 0.5, "b": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("estimate", "share", "text"),
+    [
+        (Estimate(0.98, 0.94, 1.02), True, "98% [94%, 100%]"),
+        (Estimate(0.01, -0.02, 0.04), True, "1% [0%, 4%]"),
+        (Estimate(0.98, 0.94, 1.02), False, "98% [94%, 102%]"),
+        (Estimate(0.5, math.nan, math.nan), True, "50%"),
+    ],
+)
+def test_an_interval_in_words(estimate: Estimate, share: bool, text: str) -> None:
+    assert estimate.text(".0%", share=share) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.config import Recipe
-from pipeline.recipe_words import recipe_in_words
+from pipeline.recipe_words import recipe_in_words, stretches
 
 REWARDS = [{"name": "numeric_answer"}]
 
@@ -74,3 +74,11 @@ def test_a_step_of_older_code_is_told_as_far_as_it_was_recorded() -> None:
     assert told["rollouts"].startswith("unknown answers")
     assert told["advantages"] == "no_longer_there"
     assert dict(recipe_in_words({}))["loss"] == "unknown"
+
+
+def test_neighbours_under_one_recipe_are_one_stretch() -> None:
+    assert stretches(["a1", "a2", "b3", "a4"], lambda each: each[0]) == [
+        ["a1", "a2"],
+        ["b3"],
+        ["a4"],
+    ]

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from pydantic_core import PydanticCustomError
 
-from pipeline.registry import load_object, menu
+from pipeline.registry import build, load_object, menu
+from pipeline.rewards.function import Function
 
 
 def test_the_listing_of_a_folder_is_its_menu() -> None:
@@ -35,6 +37,37 @@ def test_a_helper_beside_the_file_is_importable(project: Path) -> None:
     (project / "mine" / "rewards.py").write_text("from beside_rewards import f\n")
     (project / "mine" / "beside_rewards.py").write_text("def f():\n    return 7\n")
     assert load_object("mine/rewards.py:f")() == 7
+
+
+OWN = """
+from pipeline.losses.base import Loss
+from pipeline.losses.dapo import Dapo
+
+class Mine(Dapo): pass
+class dapo(Dapo): pass
+"""
+
+
+def test_a_name_and_a_path_must_agree(project: Path) -> None:
+    (project / "mine.py").write_text(OWN)
+    with pytest.raises(PydanticCustomError, match="leave out name or path"):
+        build("losses", {"name": "dapo", "path": "mine.py:Mine"})
+    with pytest.raises(PydanticCustomError, match="there is no 'base' in losses"):
+        build("losses", "base")
+
+
+@pytest.mark.parametrize("name", ["Mine", "dapo"])
+def test_settings_build_what_they_were_taken_from(project: Path, name: str) -> None:
+    (project / "mine.py").write_text(OWN)
+    mine = build("losses", {"path": f"mine.py:{name}"})
+    assert mine.name == name
+    assert type(build("losses", mine.settings())) is type(mine)
+
+
+def test_a_reward_with_a_path_of_its_own_keeps_it(project: Path) -> None:
+    (project / "mine.py").write_text("def function(completions, **columns): return [1.0]\n")
+    named = build("rewards", {"name": "function", "path": "mine.py:function"})
+    assert type(named) is type(build("rewards", named.settings())) is Function
 
 
 @pytest.mark.parametrize("path", ["mine.py", "mine:", ":f", "nothing.py:f", "no.such.module:f"])

@@ -11,11 +11,13 @@ from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.report import print_table
 from pipeline.report import (
     COLUMNS,
+    CURVES_FILE,
     REWARD_BOUNDS,
     Iteration,
     Lift,
     Report,
     curve_rows,
+    curves_of,
     evaluation_scores,
     read_curves,
     read_report,
@@ -221,3 +223,37 @@ def test_a_policy_evaluated_on_nothing_has_no_lift(project: Path) -> None:
     assert report.lift == {}
     assert summary(report)["last"] == {}
     assert "i0001" in shown(report)
+
+
+def test_greedy_rollouts_are_left_out_by_their_ids(project: Path) -> None:
+    Project(1).finish("i0001")
+    both = {kind: read_table(path_of(kind, "i0001"), kind)[0] for kind in ("rollouts", "scores")}
+    ids = both["rollouts"]["rollout_id"].to_pylist()
+    # Of every prompt the second answer is greedy, and the scores stand the other way round.
+    greedy = pa.array([each.endswith("01") for each in ids])
+    at = both["rollouts"].column_names.index("greedy")
+    rollouts = write_table(both["rollouts"].set_column(at, "greedy", greedy), "rollouts", "i0001")
+    backwards = both["scores"].take(list(range(len(ids)))[::-1])
+    write_table(backwards, "scores", "i0001", {"rollouts": rollouts.content_hash})
+    firsts = [1.0, 1.0, 0.0]
+    half = 1.959964 * statistics.stdev(firsts) / math.sqrt(3)
+    expected = (statistics.mean(firsts) - half, statistics.mean(firsts) + half)
+    assert reward_bounds("i0001") == pytest.approx(expected, abs=2e-6)
+
+    write_table(backwards, "scores", "i0001", {"rollouts": "of those that lay there before"})
+    assert reward_bounds("i0001") == (None, None)
+    write_table(
+        backwards.slice(0, len(ids) - 1), "scores", "i0001", {"rollouts": rollouts.content_hash}
+    )
+    assert reward_bounds("i0001") == (None, None)
+
+
+def test_curves_are_those_on_disk_or_those_of_git(project: Path) -> None:
+    assert curves_of(Project(1).params) == []
+    finished = Project(1).finish("i0001")
+    CURVES_FILE.parent.mkdir()
+    write_curves(with_reward_bounds(read_report(finished.params)), CURVES_FILE)
+    found = curves_of(finished.params)
+    assert found[1]["reward_low"] is not None
+    path_of("metrics/evaluate_policy", "i0000").unlink()
+    assert curves_of(finished.params) == found

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipeline.visible import json_safe, visible
+from pipeline.visible import json_safe, listed, visible
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,11 @@ def test_json_is_the_same_and_holds_no_control() -> None:
     assert json.loads(written) == content
     assert "é 漢" in written
     assert not {"\x1b", "\x07", "\u202e", "\x9b", "\U000e0041"} & set(written)
+
+
+def test_the_first_of_some_names_and_how_many_more() -> None:
+    assert listed([]) == ""
+    assert listed(["a", "b", "c"]) == "a, b, c"
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert listed(("a", "b"), 1) == "a and 1 more"
+    assert listed(["a 1 → 2", "b", "c"], 2, "; ") == "a 1 → 2; b and 1 more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY, Params
 from pipeline.errors import RewardError
 from pipeline.rescoring import DIGITS, MOVED, Numbers, most_moved, summary
+from pipeline.visible import listed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -90,8 +91,8 @@ class Shown:
         silent = [key for key in self._unanswered() if not self.numbers[key]["errors"]]
         if silent:
             click.echo(
-                f"warning: no reward applies to any rollout of {_listed(silent)}; do the data have the columns and "
-                "reference answers that the rewards read?",
+                f"warning: no reward applies to any rollout of {listed(silent, SHOWN_KEYS)}; do the data have the "
+                "columns and reference answers that the rewards read?",
                 err=True,
             )
 
@@ -100,7 +101,9 @@ class Shown:
         failed = [key for key in self._unanswered() if self.numbers[key]["errors"]]
         if failed:
             count = sum(self.numbers[key]["errors"] for key in failed)
-            lines = [f"no rollout of {_listed(failed)} could be scored: {count} errors, such as"]
+            lines = [
+                f"no rollout of {listed(failed, SHOWN_KEYS)} could be scored: {count} errors, such as"
+            ]
             lines += [f"  - {text}" for text in _frequent(self._errors)]
             raise RewardError("\n".join(lines), "mend what the errors name, then ask again")
 
@@ -225,11 +228,6 @@ def _frequent(errors: Counter[str]) -> list[str]:
     """The most frequent errors, with their counts."""
     ranked = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
     return [f"{text} ({count} rollouts)" for text, count in ranked[:SHOWN_ERRORS]]
-
-
-def _listed(keys: Sequence[str]) -> str:
-    more = len(keys) - SHOWN_KEYS
-    return ", ".join(keys[:SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _show_moved(title: str, nothing: str, moved: pa.Table) -> None:

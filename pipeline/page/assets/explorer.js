@@ -215,12 +215,16 @@
     return button;
   };
 
+  // A text without tokens.
+  const plain = (text) => {
+    const part = marked(make("pre"), ends(text, PLAIN)), whole = () => marked(make("pre"), text);
+    return text.length > PLAIN ? [part, offerWhole(part, `All ${text.length.toLocaleString("en")} characters`, whole)] : [part];
+  };
+
   const completion = (block, row, views) => {
     const text = block.text[row];
     if (!views || !views.place.has(row)) {
-      const part = marked(make("pre"), ends(text, PLAIN)), whole = () => marked(make("pre"), text);
-      const rest = text.length > PLAIN ? [offerWhole(part, `All ${text.length.toLocaleString("en")} characters`, whole)] : [];
-      return [part, ...rest, make("p", "sub", `Not here token by token; rollbook show ${idOf(block, row)}`)];
+      return [...plain(text), make("p", "sub", `Not here token by token; rollbook show ${idOf(block, row)}`)];
     }
     const marks = views.marks[views.place.get(row)], part = strip(block, row, views, STRIP), clipped = clippedIn(marks);
     const whole = () => strip(block, row, views, marks.length);
@@ -252,8 +256,10 @@
   };
 
   const show = async (each, focus) => {
-    const [block, row] = place(each), views = await tokensOf(block), id = idOf(block, row);
+    const [block, row] = place(each), id = idOf(block, row);
     open = each;
+    const views = await tokensOf(block);
+    if (open !== each) return; // the reader has opened another one while this was unpacked
     for (const line of body.children) line.classList.toggle("open", Number(line.dataset.number) === each);
     const group = block.group[row], heading = make("h3", "", `Rollout ${id}`);
     heading.tabIndex = -1;
@@ -263,8 +269,8 @@
       ...(rewards.length > 1 ? rewards.map(([name, column]) => [name, number(column[row], 6)]) : []),
       ...(block.set ? [] : [["advantage", signed(value(block.advantage, row))]]),
       ["finish", `${word(block.finish, row)}, ${block.tokens[row]} tokens`],
-      ...(block.reference[group] === null ? [] : [["reference answer", block.reference[group]]]),
-      ...(block.error[row] ? [["error", block.error[row]]] : []),
+      ...(block.reference[group] === null ? [] : [["reference answer", ends(block.reference[group], PLAIN)]]),
+      ...(block.error[row] ? [["error", ends(block.error[row], PLAIN)]] : []),
       ...(word(block.fate, row) === null ? [] : [["update", word(block.fate, row)]]),
       ...(value(block.loss_share, row) === null ? [] : [["share of the loss", `${(100 * block.loss_share[row]).toFixed(2)} %`]]),
     ];
@@ -277,7 +283,7 @@
     });
     pane.replaceChildren(
       heading,
-      make("h4", "hidden", "Prompt"), marked(make("pre"), block.prompt[group] ?? "The prompts are not on disk."),
+      make("h4", "hidden", "Prompt"), ...plain(block.prompt[group] ?? "The prompts are not on disk."),
       make("h4", "hidden", "Completion"), ...completion(block, row, views),
       pairs(facts),
       make("h3", "", `Its group: ${siblings.length} answers to this prompt`), cards,
@@ -291,10 +297,15 @@
     const block = blocks[number], [prompt, sample] = block ? id.slice(block.name.length + 1).split("/") : [];
     const row = block ? block.sample.findIndex((each, row) => (sample === undefined || each === sample) && block.prompt_id[block.group[row]] === prompt) : -1;
     if (row >= 0) { at("rollouts").scrollIntoView(); show(starts[number] + row, true); return; }
+    open = null;
     pane.replaceChildren(make("p", "", `${id} is not on this page; rollbook show ${id}`));
     at("rollouts").scrollIntoView();
   };
-  const showHash = () => { const id = decodeURIComponent(location.hash.slice(1)); if (id.includes("/")) showId(id); };
+  const showHash = () => {
+    let id = location.hash.slice(1);
+    try { id = decodeURIComponent(id); } catch { /* typed by hand: it is shown as it is */ }
+    if (id.includes("/")) showId(id);
+  };
 
   // --- what the reader does ----------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def make(
     write_json(_evaluation(0), path_of("metrics/evaluate_policy", BASE_KEY))
     for step, key in enumerate(raw["iterations"], start=1):
         for stage in ITERATION_STAGES:
-            write_json({}, path_of(f"metrics/{stage}", key))
+            write_json({"rows": rows}, path_of(f"metrics/{stage}", key))
         write_json(_evaluation(step), path_of("metrics/evaluate_policy", key))
         numbers = {"entropy": 1 / step, "clip_ratio/region_mean": 0.1, "grad_norm": 1.5}
         write_json({**numbers, "loss": 0.1}, path_of("metrics/update_policy", key))
@@ -127,7 +127,11 @@ def say(key: str, texts: Sequence[str]) -> None:
     }
     for name, column in columns.items():
         table = table.set_column(table.column_names.index(name), name, [column])
-    write_table(table, "rollouts", key, facts.inputs, facts.settings)
+    said_now = write_table(table, "rollouts", key, facts.inputs, facts.settings)
+    path = path_of("scores", key)
+    facts, table = read_facts(path), rows_in(path, path)
+    inputs = {**facts.inputs, "rollouts": said_now.content_hash}
+    write_table(table, "scores", key, inputs, facts.settings)
 
 
 def drop(kind: str, *keys: str) -> None:

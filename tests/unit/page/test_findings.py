@@ -34,6 +34,10 @@ def test_ids_of_evaluations_lead_to_their_answers() -> None:
     name = "eval:math/aime/i0001/0123456789abcdef/02"
     assert linked(f"such as {name} is") == f'such as <a href="#{name}">{name}</a> is'
     assert linked("x/i0001/0123456789abcdef/02").count("<a") == 0
+    spaced = "eval:held out &amp; seen/i0001/0123456789abcdef"
+    assert linked(f"{name}, {spaced}") == "".join(
+        (f'<a href="#{name}">{name}</a>, ', f'<a href="#{spaced}">{spaced}</a>')
+    )
 
 
 def test_the_tile_counts_the_worst_first() -> None:
@@ -52,6 +56,12 @@ def test_suggestions_that_differ_and_what_was_not_looked_at_are_told() -> None:
 
 def test_silence_is_told_from_not_having_looked() -> None:
     assert "2 checks found nothing" in findings_html(diagnosis())
+    for left_out in ("missing", "outdated", "empty"):
+        some = replace(diagnosis(), **{left_out: ["artifacts/x"]})
+        assert findings_tile(some).value == "not all looked at"
     assert "not looked at: artifacts/x" in findings_html(diagnosis(missing=("artifacts/x",)))
-    assert findings_html(Diagnosis([], ["length"], [], [])) == ""
+    nothing = Diagnosis([], ["length"], [], [])
+    assert findings_html(nothing) == ""
+    assert findings_tile(nothing).value == "not looked at"
+    assert findings_tile(replace(nothing, base=True)).value == "healthy"
     assert "no &lt;luck&gt;" in findings_html(RollbookError("no <luck>"))

@@ -145,7 +145,35 @@ def test_limits_say_what_they_leave_out(stored_run: Path) -> None:
     assert prompts[0] == prompts[1]  # so that policies can be compared
     said = " ".join(found.left_out)
     assert "16 of 32 rollouts are on this page" in said and "--rollouts N" in said
+    assert "16 of 32 rollouts are on this page, whole groups, some of every iteration" in said
     assert "0 of 16 rollouts are here token by token" in said
+
+
+def test_a_part_of_a_group_and_iterations_without_one_are_said(stored_run: Path) -> None:
+    (said,) = (each for each in pack(Limits(rollouts=4)).left_out if "rollouts are on" in each)
+    assert "4 of 32 rollouts" in said and "of i0001, i0002 a part of a group" in said
+    (said,) = (each for each in pack(Limits(rollouts=1)).left_out if "rollouts are on" in each)
+    assert "of i0002 a part of a group, none of i0001;" in said and "whole" not in said
+
+
+def test_long_prompts_references_and_errors_lose_their_middle(own_run: Path) -> None:
+    prompts = rows_in(path_of("prompts", "i0001"), Path()).num_rows
+    edit(
+        "prompts",
+        "i0001",
+        prompt=["\x00" * 9_000] * prompts,
+        reference_answer=["5" * 9_000] * prompts,
+    )
+    edit("scores", "i0001", error=[*[None] * (ROWS - 1), "e" * 9_000])
+    found = pack(Limits(characters=20_000))
+    block = unpacked(found.blocks["i0001"])
+    texts = [*block["prompt"], *block["reference"], *block["error"].values()]
+    assert len(texts) == 2 * prompts + 1 and all("characters …" in each for each in texts)
+    assert sum(map(len, texts)) < 6_000
+    assert f"{len(texts)} prompts, reference answers and errors are longer" in " ".join(
+        found.left_out
+    )
+    assert unpacked(pack().blocks["i0001"])["error"] == {str(ROWS - 1): "e" * 9_000}
 
 
 def test_long_completions_lose_their_middle_and_no_view_is_wrong(own_run: Path) -> None:

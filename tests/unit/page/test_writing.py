@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,12 +16,20 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of, write_json
-from pipeline.errors import ConfigError
+from pipeline.dvc_lock import LOCK_FILE
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.page.curves import charts
 from pipeline.page.rollouts import Limits
 from pipeline.page.run import run_of
-from pipeline.page.writing import page_html
+from pipeline.page.writing import PAGE, page_html, write_page
 from pipeline.params import read_params
-from pipeline.report import CURVES_FILE, Report, read_iterations, write_curves
+from pipeline.report import (
+    CURVES_FILE,
+    Report,
+    read_iterations,
+    with_reward_bounds,
+    write_curves,
+)
 from tests.unit.page.project import HOSTILE, KEYS, ROWS, make, write_params
 from tests.unit.showing.project import edit
 from tests.unit.test_params import shipped
@@ -109,21 +118,42 @@ def test_hostile_completions_are_packed_and_nowhere_else(stored_run: Path) -> No
 
 def test_nothing_trained_yet(own_run: Path) -> None:
     shutil.rmtree("artifacts")
+    LOCK_FILE.unlink()
     page = written()
     assert "No iteration has run yet" in page.text and "dvc repro" in page.text
     assert "numeric_answer" in page.text  # the plan
     assert "Curves" not in page.text
 
 
+def test_what_dvc_lock_names_and_is_not_here_is_to_be_pulled(own_run: Path) -> None:
+    shutil.rmtree("artifacts")
+    text = written().text
+    assert "No numbers are on disk. rollbook pull brings them" in text
+    assert "No iteration has run yet" not in text and "No rollouts yet" not in text
+    assert "The rollouts table of i0001 to i0002 is not on disk: `rollbook pull` brings it" in text
+
+
+def test_a_folder_where_the_page_goes_is_not_taken_away(own_run: Path) -> None:
+    kept = PAGE / "mine.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    with pytest.raises(ArtifactError, match="is a folder"):
+        write_page(run_of(read_params()), Limits())
+    assert kept.read_text() == "mine"
+
+
 def test_numbers_of_git_are_shown_where_metrics_were_not_pulled(own_run: Path) -> None:
     CURVES_FILE.parent.mkdir(exist_ok=True)
-    write_curves(Report(read_iterations(read_params())), CURVES_FILE)
-    before = written().text
+    write_curves(with_reward_bounds(Report(read_iterations(read_params()))), CURVES_FILE)
+    before, drawn = written().text, charts(run_of(read_params()))
     shutil.rmtree("artifacts/metrics")
     shutil.rmtree("artifacts/rollouts")
     after = written()
     assert "0.460 – 0.540" in before and "0.460 – 0.540" in after.text
     assert "rollouts table of i0001 to i0002 is not on disk" in after.text
+    assert charts(run_of(read_params())) == drawn  # the band of the reward too
+    shutil.rmtree("artifacts")
+    assert "not looked at" in written().text
 
 
 def test_a_branch_is_shown_on_demand_and_drawn_always(
@@ -184,6 +214,32 @@ def test_a_check_that_fails_is_said_on_the_page(own_run: Path) -> None:
     write_params(raw)
     page = written()
     assert "broken on purpose" in page.text and "Rollouts" in page.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("metrics", "entropy", "abc"),
+        ("run_info", "settings", 3),
+        ("run_info", "outputs", []),
+        ("run_info", "environment", "x"),
+    ],
+)
+def test_a_damaged_file_is_told(own_run: Path, kind: str, name: str, value: object) -> None:
+    path = path_of(f"{kind}/update_policy", "i0001")
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(ArtifactError, match=rf"{path}: truncated or damaged \({name}: "):
+        written()
+
+
+@pytest.mark.parametrize("update", [3, {"loss": 3}])
+def test_settings_of_an_update_that_cannot_be_read_leave_the_rest(
+    own_run: Path, update: object
+) -> None:
+    path = path_of("run_info/update_policy", "i0001")
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "settings": {**info["settings"], "update": update}}))
+    assert "Rollouts" in written().text
 
 
 def test_it_is_written_where_importing_anything_heavy_fails(own_run: Path) -> None:
