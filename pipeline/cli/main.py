@@ -73,8 +73,8 @@ def rollbook() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: expected errors are one message and exit code 1, without a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    _prefer_the_project(arguments)
     try:
+        _prefer_the_project(arguments)
         return rollbook.main(arguments, prog_name="rollbook", standalone_mode=True)
     except RollbookError as error:
         if "--debug" in arguments:
@@ -84,9 +84,18 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _prefer_the_project(arguments: list[str]) -> None:
-    """In a project with code of its own, that code runs, as it does for the stages, and not the installed one."""
+    """In a project with code of its own, that code runs, as it does for the stages, and not the installed one.
+
+    Raises:
+        RollbookError: if Python is told not to look for it there.
+    """
     own = Path.cwd() / "pipeline" / "cli" / "main.py"
     if own.is_file() and own.resolve() != Path(__file__).resolve():
+        if sys.flags.safe_path:
+            raise RollbookError(
+                f"this project has code of its own ({own}), and Python is told not to import from the current folder",
+                "unset PYTHONSAFEPATH",
+            )
         os.execv(sys.executable, [sys.executable, "-m", "pipeline.cli.main", *arguments])
 
 
