@@ -29,6 +29,7 @@ from typing import Any
 from pipeline.fork_client import FOLDER, KILLED, LENGTH_BYTES, PASSED_ON, STANDARD_FILES, socket_of
 from pipeline.lean_imports import import_pandera
 from pipeline.process import COLLECT_AFTER, die_with_parent
+from pipeline.running_steps import is_alive
 
 REQUEST_SECONDS = 30.0
 """A program that asks and then says nothing for so long is left alone."""
@@ -226,7 +227,7 @@ def main(dvc: int) -> None:
     except ProcessLookupError:
         return
     for left in FOLDER.glob("*.*"):  # by servers that were killed
-        if left.stem.isdigit() and not _lives(int(left.stem)):
+        if left.stem.isdigit() and not is_alive(int(left.stem)):
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)
     import_libraries()
@@ -235,16 +236,6 @@ def main(dvc: int) -> None:
     finally:
         server.close()
     server.address.with_suffix(".log").unlink(missing_ok=True)  # kept where this fails
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 if __name__ == "__main__":

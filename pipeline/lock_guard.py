@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.dvc_lock import LOCK_FILE, MD5, PIPELINE_FILE
+from pipeline.process import changed_ns
 from pipeline.running_steps import DVC_WRITES, dvc_is_at_work
 from pipeline.scratch import SCRATCH
 
@@ -58,7 +59,8 @@ def mend() -> list[Path]:
         return []
     good = _stages(_text(GOOD_COPY)) or {}
     # One that is readable and lacks steps of the copy may have been checked out.
-    damaged = LOCK_FILE.exists() and not _is_readable(_text(LOCK_FILE), good)
+    text = _text(LOCK_FILE)
+    damaged = LOCK_FILE.exists() and not _is_readable(text, _stages(text), good)
     mended = {DVC_WRITES: remove_torn_rwlock(), LOCK_FILE: damaged and repair()}
     return [file for file, done in mended.items() if done]
 
@@ -88,13 +90,13 @@ def repair() -> bool:
 
 def remove_torn_rwlock() -> bool:
     """Removes .dvc/tmp/rwlock if DVC could not read it and is not writing it. Returns whether it did."""
-    if not _is_torn(DVC_WRITES):
+    if not is_torn(DVC_WRITES):
         return False
     for _ in range(ATTEMPTS):
         try:
             with DVC_WRITES_LOCK.open("a") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if torn := _is_torn(DVC_WRITES):
+                if torn := is_torn(DVC_WRITES):
                     DVC_WRITES.unlink()
                 return torn
         except BlockingIOError:  # another DVC is at it
@@ -128,12 +130,18 @@ def _is_being_written() -> bool:
 
 def _is_whole(text: str, good: Mapping[str, Any]) -> bool:
     """Readable, and nothing of the copy is gone."""
-    return _is_readable(text, good) and (_stages(text) or {}).keys() >= good.keys()
-
-
-def _is_readable(text: str, good: Mapping[str, Any]) -> bool:
-    """The last line is complete, and entries other than the copy's say as much as dvc.yaml asks."""
     stages = _stages(text)
+    return stages is not None and _is_readable(text, stages, good) and stages.keys() >= good.keys()
+
+
+def _is_readable(text: str, stages: Mapping[str, Any] | None, good: Mapping[str, Any]) -> bool:
+    """The last line is complete, and entries other than the copy's say as much as dvc.yaml asks.
+
+    Args:
+        text: of the file.
+        stages: in it; None: it cannot be read.
+        good: of the copy.
+    """
     if stages is None or not text.endswith("\n"):
         return False
     declared = _stages(_text(PIPELINE_FILE)) or {}
@@ -157,7 +165,8 @@ def _is_complete(entry: Any, declared: Mapping[str, Any]) -> bool:
     return len(outputs) >= wanted and all(hashed)
 
 
-def _is_torn(file: Path) -> bool:
+def is_torn(file: Path) -> bool:
+    """Whether it is there and is not JSON."""
     if not file.exists():
         return False
     try:
@@ -200,19 +209,11 @@ def _wait_for_end(pid: int) -> None:
 
 def _stay() -> None:
     """Removes what is torn until a stage starts, which has a guard of its own, or for a minute from the last time."""
-    copied, until = _changed(GOOD_COPY), time.monotonic() + STAYS_SECONDS
-    while time.monotonic() < until and _changed(GOOD_COPY) == copied:
+    copied, until = changed_ns([GOOD_COPY]), time.monotonic() + STAYS_SECONDS
+    while time.monotonic() < until and changed_ns([GOOD_COPY]) == copied:
         if remove_torn_rwlock():
             until = time.monotonic() + STAYS_SECONDS
         time.sleep(PAUSE_SECONDS)
-
-
-def _changed(file: Path) -> int:
-    """When, in nanoseconds; 0: it is not there."""
-    try:
-        return file.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 if __name__ == "__main__":

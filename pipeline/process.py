@@ -60,13 +60,13 @@ def exclusive(lock: Path, what: str, progress: Sequence[Path] = ()) -> Iterator[
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as stream:
-        seen, deadline = _changed_ns(progress), time.monotonic() + LOCK_WAIT_SECONDS
+        seen, deadline = changed_ns(progress), time.monotonic() + LOCK_WAIT_SECONDS
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if (now := _changed_ns(progress)) != seen:
+                if (now := changed_ns(progress)) != seen:
                     seen, deadline = now, time.monotonic() + LOCK_WAIT_SECONDS
                 if time.monotonic() > deadline:
                     raise ArtifactError(
@@ -76,7 +76,7 @@ def exclusive(lock: Path, what: str, progress: Sequence[Path] = ()) -> Iterator[
         yield
 
 
-def _changed_ns(files: Iterable[Path]) -> list[int]:
+def changed_ns(files: Iterable[Path]) -> list[int]:
     """When each of the files that are there was last written, nanoseconds since 1970."""
     found = []
     for file in files:

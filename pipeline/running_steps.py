@@ -6,7 +6,6 @@ A step runs while another process holds its lock. What it has made is in dvc.loc
 from __future__ import annotations
 
 import fcntl
-import itertools
 import json
 import os
 import time
@@ -63,12 +62,7 @@ def dvc_is_at_work() -> bool:
 
 def paths_in_the_making() -> set[str]:
     """Outputs that DVC is about to record, relative to the project; not those of processes that were killed."""
-    try:
-        writes = json.loads(DVC_WRITES.read_text(encoding="utf-8"))["write"]
-        makers = {os.path.relpath(path): int(maker["pid"]) for path, maker in writes.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return set()
-    return {path for path, pid in makers.items() if _is_alive(pid)}
+    return {os.path.relpath(path) for path, pid in _held_by_dvc()["write"] if is_alive(pid)}
 
 
 def has_lost_dvc() -> bool:
@@ -76,16 +70,28 @@ def has_lost_dvc() -> bool:
 
     A program starts for half a second before it can ask Linux to die with its parent, and its parent may die in it.
     """
+    pids = {pid for held in _held_by_dvc().values() for _, pid in held}
+    return bool(pids) and os.getppid() not in pids  # without any, nobody can tell
+
+
+def _held_by_dvc() -> dict[str, list[tuple[str, int]]]:
+    """Paths under `write` and `read` in DVC_WRITES, each with a process; nothing where it cannot be read."""
     try:
         held = json.loads(DVC_WRITES.read_text(encoding="utf-8"))
-        makers = [*held["write"].values(), *itertools.chain(*held["read"].values())]
-        pids = {int(maker["pid"]) for maker in makers}
+        return {
+            "write": [(path, int(maker["pid"])) for path, maker in held.get("write", {}).items()],
+            "read": [
+                (path, int(reader["pid"]))
+                for path, readers in held.get("read", {}).items()
+                for reader in readers
+            ],
+        }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False  # nobody can tell
-    return bool(pids) and os.getppid() not in pids
+        return {"write": [], "read": []}
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, another user's too."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

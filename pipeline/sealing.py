@@ -26,6 +26,7 @@ from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, 
 from pipeline.lock_text import entries_of, lock_of, without
 from pipeline.params import parse_yaml, read_text, read_yaml, write_text
 from pipeline.plan import RESCORE_STAGE, make_plan
+from pipeline.running_steps import is_alive
 from pipeline.sealed import VERSION, files_of, read_part, run_settings
 from pipeline.yaml_text import flow, without_entries
 
@@ -113,7 +114,7 @@ def dvc_idle() -> Iterator[Repo]:
         ) from None
     try:
         with lock_repo(repo):
-            if any(_is_alive(int(holder["pid"])) for holder in _holders(Path(repo.tmp_dir))):
+            if any(is_alive(int(holder["pid"])) for holder in _holders(Path(repo.tmp_dir))):
                 raise busy
             yield repo
     except LockError:
@@ -224,12 +225,6 @@ def _holders(folder: Path) -> Iterator[dict[str, Any]]:
     yield from noted.get("write", {}).values()
     for readers in noted.get("read", {}).values():
         yield from readers
-
-
-def _is_alive(pid: int) -> bool:
-    import psutil
-
-    return bool(psutil.pid_exists(pid))
 
 
 # --- what is written ------------------------------------------------------------------------------

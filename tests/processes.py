@@ -1,7 +1,8 @@
-"""What this process holds: children and open files."""
+"""What this process holds, children and open files, and ports that nobody does."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,3 +29,15 @@ def nothing_left() -> Iterator[None]:
     yield
     assert children() <= processes
     assert open_files() <= files
+
+
+def free_port(family: socket.AddressFamily = socket.AF_INET, host: str = "127.0.0.1") -> int:
+    """One that nobody listens on at this moment.
+
+    Raises:
+        OSError: if this machine has no such address.
+    """
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port

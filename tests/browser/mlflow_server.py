@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page
 
 from tests.e2e.projects import ROOT, environment
+from tests.processes import free_port
 
 READY_SECONDS = 120
 PRINTED = re.compile(r"MLflow: (http\S+)")
@@ -28,7 +28,7 @@ CALM = (
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """Serves a project's runs. Gives the link that the command prints."""
-    port = _free_port()
+    port = free_port()
     log = folder / "ui.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -69,10 +69,3 @@ def _answers(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

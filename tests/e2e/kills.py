@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from pipeline.atomic import TEMPORARY_PREFIX
 from pipeline.dvc_lock import output_md5s
+from pipeline.lock_guard import is_torn
 from pipeline.lock_text import entries_of, without
 from pipeline.running_steps import DVC_WRITES
 from pipeline.scratch import SCRATCH
@@ -86,22 +86,12 @@ def mend(folder: Path) -> bool:
     Only a kill before any `check` has run leaves it so; else the guard removes it, and gets a moment for that.
     """
     deadline = time.monotonic() + GUARD_SECONDS
-    while _is_torn(folder / DVC_WRITES):
+    while is_torn(folder / DVC_WRITES):
         if time.monotonic() > deadline:
             said = run(folder, "rollbook", "check").stderr
             assert f"mended {DVC_WRITES}" in said, said
             return True
         time.sleep(0.05)
-    return False
-
-
-def _is_torn(file: Path) -> bool:
-    try:
-        json.loads(file.read_text())
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        return True
     return False
 
 

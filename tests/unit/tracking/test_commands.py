@@ -14,6 +14,7 @@ from pipeline.cli.track import track
 from pipeline.cli.ui import ui
 from pipeline.errors import RollbookError, StoreError, TrackingError
 from pipeline.tracking.store import FOLDER
+from tests.processes import free_port
 from tests.unit.tracking.project import Project
 
 
@@ -29,13 +30,6 @@ def test_track_tells_having_nothing_to_send_from_lacking_nothing(finished: Proje
     shutil.rmtree("artifacts")
     said = CliRunner().invoke(track, [], catch_exceptions=False).output
     assert "nothing to send; `rollbook pull`" in said and "lacked" not in said
-
-
-def _free_port(family: socket.AddressFamily = socket.AF_INET, host: str = "127.0.0.1") -> int:
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _garbage() -> None:
@@ -60,7 +54,7 @@ def test_a_store_that_does_not_open_is_not_served(
     monkeypatch.setattr("pipeline.tracking.server.serve", lambda *_: pytest.fail("served"))
     Project(2).finish(*finished_keys)
     damage()
-    where = ["--port", str(_free_port())] if command is ui else []
+    where = ["--port", str(free_port())] if command is ui else []
     with pytest.raises(StoreError, match=r"mlflow\.db") as error:
         CliRunner().invoke(command, where, catch_exceptions=False)
     assert "`rollbook track --rebuild`" in error.value.hint
@@ -97,7 +91,7 @@ def test_ui_listens_on_addresses_of_either_kind(
     served = []
     monkeypatch.setattr("pipeline.tracking.server.serve", lambda *where: served.append(where[2:]))
     try:
-        port = _free_port(socket.AF_INET6, "::1")
+        port = free_port(socket.AF_INET6, "::1")
     except OSError:
         pytest.skip("this machine has no IPv6")
     said = CliRunner().invoke(ui, ["--host", "::1", "--port", str(port)], catch_exceptions=False)
