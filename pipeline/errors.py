@@ -42,6 +42,11 @@ class RollbookError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
+    @property
+    def line(self) -> str:
+        """The same on one line, for what is no terminal."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
 
 @dataclass(frozen=True, order=True)
 class Problem:

@@ -19,14 +19,15 @@ from pipeline.params import read_params
     "--rollouts",
     type=click.IntRange(1),
     metavar="N",
-    help="Put at most so many rollouts on it, and a quarter as many evaluation answers; 20,000 unless told.",
+    help="Put at most so many rollouts on it, and a quarter as many evaluation answers, more where rollouts leave "
+    "room; 20,000 unless told. The page says which N shows all.",
 )
 def page(chain: str, rollouts: int | None) -> None:
     """Write the whole run as one page, reports/index.html, which opens without a server.
 
-    Overview, curves of all chains, every rollout and evaluation answer with its group and its tokens, what `rollbook
-    doctor` finds, re-scores, lineage and environment, from what is on disk. The page needs nothing else, and asks the
-    network for nothing.
+    Overview, curves of all chains, rollouts and evaluation answers with their groups and tokens, what `rollbook doctor`
+    finds, re-scores, lineage and environment, from what is on disk. Rollouts of other chains are on it where all of
+    them fit. The page needs nothing else, and asks the network for nothing.
 
     Example: rollbook page --chain strict0006
     """
@@ -36,8 +37,7 @@ def page(chain: str, rollouts: int | None) -> None:
     import_numpy_alone()
     settle_without_pandas()
     from pipeline.config import BASE_KEY
-    from pipeline.page.choosing import ROLLOUTS
-    from pipeline.page.rollouts import Limits
+    from pipeline.page.choosing import ROLLOUTS, Limits
     from pipeline.page.run import run_of
     from pipeline.page.writing import PAGE, write_page
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,45 @@ TOKENS = 200_000
 """Of all completions that are shown token by token; each adds about four bytes to the file."""
 SHORTEST = 200
 """Characters that are always kept of a completion."""
+EVALUATION_SHARE = 4
+"""Evaluations get a quarter of the room of training, beside it; of rollouts also what training leaves."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the page holds at most.
+
+    Attributes:
+        rollouts: of training; of evaluations a quarter beside it, and what training leaves.
+        characters: of all completions; prompts, reference answers and errors have a quarter of it beside.
+        tokens: of all completions that are shown token by token.
+    """
+
+    rollouts: int = ROLLOUTS
+    characters: int = CHARACTERS
+    tokens: int = TOKENS
+
+    def of_evaluation(self, rollouts: int) -> Limits:
+        """What it holds of evaluations, beside that.
+
+        Args:
+            rollouts: of training, that are stored.
+        """
+        characters, tokens = (
+            -(-each // EVALUATION_SHARE) for each in (self.characters, self.tokens)
+        )
+        left = max(0, self.rollouts - rollouts)
+        return Limits(self.rollouts // EVALUATION_SHARE + left, characters, tokens)
+
+    def have_room_for(self, rollouts: int, answers: int) -> bool:
+        """Whether so many rollouts and evaluation answers are all on the page."""
+        return rollouts <= self.rollouts and answers <= self.of_evaluation(rollouts).rollouts
+
+
+def enough(rollouts: int, answers: int) -> int:
+    """The smallest `Limits.rollouts` that have room for all of them."""
+    both = rollouts + answers
+    return max(rollouts, -(-both * EVALUATION_SHARE // (EVALUATION_SHARE + 1)))
 
 
 def rows_of_groups(group_ids: Sequence[str], most: int) -> list[int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.curve_words import EVALUATION, TRAINING, Curve
 from pipeline.page.overview import at_samples, figure
 from pipeline.page.run import Branch, Row, Run
+from pipeline.page.scales import axis_layer
 from pipeline.report import REWARD_BOUNDS
 from pipeline.showing.sections import Grid
 from pipeline.visible import visible
@@ -17,24 +19,11 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 """A name that tells the version; nothing is fetched."""
 HEIGHTS = (300, 160)
 """Of the first chart and of the others, px."""
-TRAINING = {
-    "reward": ("Training reward", "mean reward"),
-    "completion_length": ("Completion length", "tokens"),
-    "truncated": ("Truncated completions", "share of rollouts"),
-    "zero_signal_groups": ("Groups without a signal", "share of groups"),
-    "entropy": ("Policy entropy", "nats per token"),
-    "clip_share": ("Clipped tokens", "share of tokens"),
-    "kl": ("KL to the reference", "nats per token"),
-    "grad_norm": ("Gradient norm", "mean before clipping"),
-}
-"""Column of the curves: title, and what its axis says."""
 TICKS = 10
 """Marks of the horizontal axis, at most."""
 AXIS_NUMBER, AXIS_PERCENT = ".6~g", ".3~%"
 """How the vertical axis writes values. Without a precision Vega takes one from the distance of the marks; where all
 points are alike there is none, and 1.5 is written as 2."""
-SHARES = ("truncated", "zero_signal_groups", "clip_share")
-
 LEGEND = {"orient": "top", "symbolType": "stroke"}
 DATA = "points"
 """What the data of every chart is called: the page puts those of some chains in its place."""
@@ -48,30 +37,27 @@ class Chart:
     """One chart.
 
     Attributes:
-        title: heading.
+        curve: what it is of.
         told: what it shows, for those who do not see it.
         points: of all series.
-        y_title: of the vertical axis.
         chains: names of all chains, whether they have a point here or not: each has a colour of its own.
-        percent: whether values are shares, shown in percent.
     """
 
-    title: str
+    curve: Curve
     told: str
     points: Sequence[Point]
-    y_title: str
     chains: Sequence[str]
-    percent: bool = False
 
     def spec(self, height: int) -> dict[str, Any]:
         """As Vega-Lite, as wide as its place."""
         several = len({point["series"] for point in self.points}) > 1
-        shown = ".1%" if self.percent else ".4~g"
-        y = {"type": "quantitative", "title": self.y_title, "scale": {"zero": False}}
+        is_share = self.curve.is_share
+        shown = ".1%" if is_share else ".4~g"
+        y = {"type": "quantitative", "title": None, "scale": {"zero": False}}
         value = {
             **y,
             "field": "value",
-            "axis": {"format": AXIS_PERCENT if self.percent else AXIS_NUMBER},
+            "axis": {"format": AXIS_PERCENT if is_share else AXIS_NUMBER},
         }
         tooltip = [
             {"field": "iteration", "type": "nominal"},
@@ -98,6 +84,7 @@ class Chart:
             "mark": {"type": "area", "opacity": 0.16},
             "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
         }
+        axis = axis_layer(str(self.curve.least), str(is_share).lower())
         return {
             "$schema": SCHEMA,
             "width": "container",
@@ -110,12 +97,12 @@ class Chart:
                     "type": "quantitative",
                     "title": "iteration",
                     "axis": {"values": self._ticks(), "format": "d", "grid": False},
-                    "scale": {"nice": False},
+                    "scale": {"nice": False, "zero": False},
                 },
                 "color": self._colors(several),
                 "detail": {"field": "series", "type": "nominal"},
             },
-            "layer": [*([band] if has_band else []), line, dots],
+            "layer": [axis, *([band] if has_band else []), line, dots],
         }
 
     def _colors(self, several: bool) -> dict[str, Any]:
@@ -170,31 +157,31 @@ def _evaluation(run: Run) -> Chart:
                     for row in branch.rows
                     if row["set"] == name and row[column] is not None
                 ]
-    return _chart(run, "Evaluation", points, "share of answers right, 95 %", percent=True)
+    return _chart(run, EVALUATION, points)
 
 
 def _training(run: Run, column: str) -> Chart:
-    title, y_title = TRAINING[column]
+    curve = TRAINING[column]
     points = []
     for branch in run.branches:
         first_of = {row["iteration"]: row for row in reversed(branch.rows)}
         for row in reversed(first_of.values()):
             if row[column] is not None:
                 low, high = map(row.get, REWARD_BOUNDS) if column == "reward" else (None, None)
-                points.append(_point(branch, row, title, column, low, high))
+                points.append(_point(branch, row, curve.title, column, low, high))
     if any(point["low"] is not None for point in points):
-        y_title += ", 95 %"
-    return _chart(run, title, points, y_title, percent=column in SHARES)
+        curve = replace(curve, told=f"{curve.told}, with 95 % intervals")
+    return _chart(run, curve, points)
 
 
-def _chart(run: Run, title: str, points: Sequence[Point], y_title: str, percent: bool) -> Chart:
+def _chart(run: Run, curve: Curve, points: Sequence[Point]) -> Chart:
     names = [visible(branch.name) for branch in run.branches]
     lines = dict.fromkeys((point["chain"], point["series"]) for point in points)
     told = "; ".join(
         _told([each for each in points if (each["chain"], each["series"]) == line])
         for line in lines
     )
-    return Chart(title, told, points, y_title, names, percent)
+    return Chart(curve, told, points, names)
 
 
 def _point(
@@ -226,7 +213,7 @@ def numbers(run: Run) -> Grid:
     ]
     names = [name for name in TRAINING if any(row[name] is not None for row in every)]
     rows = {row["iteration"]: row for row in reversed(every)}
-    head = ["iteration", *(TRAINING[name][0].lower() for name in names)]
+    head = ["iteration", *(TRAINING[name].title.lower() for name in names)]
     cells = [
         [key, *(figure(row[name], 4) for name in names)] for key, row in reversed(rows.items())
     ]

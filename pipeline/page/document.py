@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from pipeline.page.packing import plain_json
-from pipeline.page.rollouts import Explored
-from pipeline.showing.page import COLORS, PARTS_STYLE, SIGNS, legend_html, marked, safe
+from pipeline.page.rollouts import ANSWERS, ROLLOUTS, Explored
+from pipeline.showing.page import COLORS, PARTS_STYLE, SIGNS, legend_html, safe, told
 from pipeline.showing.sections import CLIP_MARKS, LEVELS
 
 ASSETS = files("pipeline.page") / "assets"
 LISTED = 25
 """Rollouts on a leaf of the list."""
+LEFT_OUT = "<!-- left out -->"
+"""Where explorer.html has room for what is not on the page."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Document:
                 f"<script>{theme}</script></head><body>",
                 '<a class="skip" href="#main">To the content</a>',
                 _header(shown),
-                f'<main id="main"><h1>{safe(self.title)}</h1><p class="sub">{marked(self.subtitle)}</p>',
+                f'<main id="main"><h1>{safe(self.title)}</h1><p class="sub">{told(self.subtitle)}</p>',
                 "<noscript><p>Charts and rollouts need JavaScript; all tables can be read without.</p></noscript>",
                 *(_section(section) for section in shown),
                 "<footer>Made by <code>rollbook page</code> from what is stored. It asks the network for nothing."
@@ -102,18 +104,23 @@ def asset(name: str) -> str:
 
 def explorer_html(explored: Explored) -> str:
     """The explorer without its rollouts; where there are none, a sentence about it."""
-    notes = "".join(
-        f'<p class="sub">{marked(line)}</p>' for line in (*explored.left_out, *explored.missing)
-    )
+    missing = "".join(f'<p class="sub">{told(line)}</p>' for line in explored.missing)
     if not explored.blocks:
-        return notes or "<p>No rollouts yet.</p>"
+        return missing or "<p>No rollouts yet.</p>"
+    left_out = "".join(
+        f'<p class="sub" data-of="{what}">{told(line)}</p>'
+        for what, lines in explored.left_out.items()
+        for line in lines
+    )
     legend = f'<template id="legend">{legend_html()}</template>'
-    return f"{notes}{asset('explorer.html')}{legend}"
+    return f"{missing}{asset('explorer.html').replace(LEFT_OUT, left_out)}{legend}"
 
 
-def explorer_settings() -> dict[str, object]:
-    """What the explorer shares with the pages of `rollbook show`."""
+def explorer_settings(explored: Explored) -> dict[str, object]:
+    """What the explorer shares with the pages of `rollbook show`, what chains there are, and what its lists hold."""
     return {
+        "chains": [[name, list(keys)] for name, keys in explored.chains.items()],
+        "lists": [ROLLOUTS, ANSWERS],
         "levels": list(LEVELS),
         "signs": f"({SIGNS.pattern})",
         "clips": CLIP_MARKS,

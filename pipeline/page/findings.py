@@ -13,7 +13,7 @@ from pipeline.errors import RollbookError
 from pipeline.ids import EVALUATION
 from pipeline.page.overview import Tile
 from pipeline.page.run import Run
-from pipeline.showing.page import marked
+from pipeline.showing.page import marked, told
 
 ROLLOUT = re.compile(
     rf"(?<![/\w])(?:{EVALUATION}(?:(?!{EVALUATION})[^<>])+?/)?"
@@ -33,10 +33,10 @@ def diagnosed(run: Run) -> Diagnosis | RollbookError:
 def findings_html(found: Diagnosis | RollbookError) -> str:
     """The findings, the worst first; empty if there was nothing to look at."""
     if isinstance(found, RollbookError):
-        return f'<p class="bad">✗ {marked(str(found))}</p>'
+        return f'<p class="bad">✗ {told(found.line)}</p>'
     if not found.looked_at_something:
         return ""
-    remarks = "".join(f'<p class="sub">{marked(each)}</p>' for each in found.remarks)
+    remarks = "".join(f'<p class="sub">{told(each)}</p>' for each in found.remarks)
     if not found.findings:
         return f'<p class="good">✓ {len(found.checks)} checks found nothing.</p>{remarks}'
     return "".join(map(_finding, found.findings)) + remarks
@@ -47,20 +47,20 @@ def findings_tile(found: Diagnosis | RollbookError) -> Tile:
     if isinstance(found, RollbookError):
         return Tile("doctor", "failed", "see below")
     if not found.looked_at_something:
-        return Tile("doctor", "not looked at", "rollbook pull brings what was made")
+        return Tile("doctor", "not looked at", "`rollbook pull` brings what was made")
     counts = Counter(each.grade for each in found.findings)
-    told = [f"{counts[grade]} {grade}" for grade in reversed(GRADES) if counts[grade]]
+    worst = [f"{counts[grade]} {grade}" for grade in reversed(GRADES) if counts[grade]]
     silent = "healthy" if found.looked_at_all else "not all looked at"
-    return Tile("doctor", ", ".join(told) or silent, f"{len(found.checks)} checks")
+    return Tile("doctor", ", ".join(worst) or silent, f"{len(found.checks)} checks")
 
 
 def _finding(found: Finding) -> str:
     where = f" · {marked(found.where)}" if found.where else ""
     return (
         f'<article class="finding {found.grade}">'
-        f'<h3><span class="grade">{found.grade}</span> {marked(found.title)}</h3>'
+        f'<h3><span class="grade">{found.grade}</span> {told(found.title)}</h3>'
         f'<p class="sub">{marked(found.check)}{where}</p>{"".join(_evidence(found.evidence))}'
-        f"<dl><dt>likely cause</dt><dd>{marked(found.cause)}</dd>"
+        f"<dl><dt>likely cause</dt><dd>{told(found.cause)}</dd>"
         f"<dt>change</dt><dd><code>{marked(str(found.change))}</code></dd></dl></article>"
     )
 

@@ -130,7 +130,7 @@ def policies_html(run: Run) -> str:
     try:
         found = lineage_of(ancestry_of(digest), recipes)
     except ArtifactError as error:
-        return part_html(Lines([f"What made the policies is not on disk: {error}"]))
+        return part_html(Lines([f"What made the policies is not on disk: {error.line}"]))
     return "".join(_policies(found.links))
 
 

@@ -134,7 +134,7 @@ def recipes(run: Run) -> Iterator[tuple[str, list[Part]]]:
         references = [run.params.every_iteration[key].reference for key in keys]
         recipe = run.readings[keys[0]].recipe.model_dump(mode="json", serialize_as_any=True)
         words = recipe_in_words(recipe, run.params.data.train_labels, references, explained=True)
-        yield f"{run.recipe(keys[0])}, {span(keys)}", [Pairs(words)]
+        yield f"{run.recipe(keys[0])}, {span(keys)}", [Pairs(words, told=True)]
 
 
 def made_from(run: Run) -> list[Part]:

@@ -1,6 +1,7 @@
-"""Rollouts and evaluation answers of a chain as columns for the browser: every text made visible, in blocks.
+"""Rollouts and evaluation answers as columns for the browser: every text made visible, in blocks.
 
-A block is what one iteration holds for training, or what its policy answered to one evaluation set.
+A block is what one iteration holds for training, or what its policy answered to one evaluation set. The chain that the
+page is about comes first, and is cut where it is too large; others are here whole where there is room, or not at all.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY
 from pipeline.ids import IdParts
 from pipeline.page.choosing import (
-    CHARACTERS,
-    ROLLOUTS,
-    TOKENS,
+    Limits,
+    enough,
     longest_kept,
     rows_of_groups,
     shares,
@@ -48,39 +48,15 @@ SCORES = ("reward", "error")
 """Of a scores table, beside the columns of single rewards."""
 UPDATES = ("trained", "reason", "clipped_fraction", "loss_share")
 TRAINED = "trained"
-EVALUATION_SHARE = 4
-"""Evaluations get a quarter of the room of training, beside it."""
 ASIDES_SHARE = 4
 """Prompts, reference answers and errors get a quarter of the room of completions, beside it."""
+ROLLOUTS, ANSWERS = "rollouts", "evaluation answers"
+"""What a list holds, in words."""
 DIGITS = 6
 """Significant digits of a number on the page."""
 
 Columns = dict[str, Any]
 """What the browser reads: lists of equal length, and lists that these point into."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the page holds at most.
-
-    Attributes:
-        rollouts: of all blocks.
-        characters: of all completions; prompts, reference answers and errors have a quarter of it beside.
-        tokens: of all completions that are shown token by token.
-    """
-
-    rollouts: int = ROLLOUTS
-    characters: int = CHARACTERS
-    tokens: int = TOKENS
-
-    def of_evaluation(self) -> Limits:
-        """What it holds of evaluations, beside that."""
-        return Limits(
-            *(
-                -(-each // EVALUATION_SHARE)
-                for each in (self.rollouts, self.characters, self.tokens)
-            )
-        )
 
 
 @dataclass(frozen=True)
@@ -218,42 +194,91 @@ class Explored:
     Attributes:
         blocks: packed columns by name of the block, training first.
         views: packed tokens by name of the block; none where no rollout is shown token by token.
-        left_out: what is not on the page, a sentence each.
-        missing: iterations whose rollouts are not on disk, with what brings them.
+        left_out: what is not on the page, a sentence each, by what the list shows then.
+        missing: iterations whose rollouts are not on disk and chains that are not here, with what brings them.
+        chains: keys of the policies of each chain that is here by the name of the chain, the page's first.
     """
 
     blocks: Mapping[str, str]
     views: Mapping[str, str]
-    left_out: Sequence[str] = field(default_factory=list)
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: Sequence[str] = field(default_factory=list)
+    chains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def explored(run: Run, limits: Limits) -> Explored:
-    """Packs the rollouts and evaluations of a chain.
+    """Packs the rollouts and evaluations of a chain, and of others as far as there is room.
 
     Raises:
         ArtifactError: if a table is damaged.
     """
-    training = [_Block(key, table) for key in run.chain if (table := stored("rollouts", key))]
-    evaluations = [
-        _Block(key, table, name)
-        for key in (BASE_KEY, *run.chain)
-        if (table := stored("evaluations", key))
-        for name in pc.unique(table.column("set")).to_pylist()
-    ]
-    asked, judged = (
-        _packed(training, run, limits, "rollouts"),
-        _packed(evaluations, run, limits.of_evaluation(), "evaluation answers"),
-    )
+    own = _Blocks.of([BASE_KEY, *run.chain])
+    this, *others = run.branches
+    everything, elsewhere, looked_at = own, [], [[BASE_KEY, *run.chain]]
+    chains = {this.name: looked_at[0]}
+    for branch in others:
+        both = everything + _Blocks.of(branch.keys)
+        if limits.have_room_for(both.rollouts, both.answers):
+            everything = both
+            looked_at.append(list(branch.keys))
+            chains[branch.name] = [BASE_KEY, *run.params.chain(branch.end)]
+        else:
+            elsewhere.append(
+                f"The rollouts of {branch.name} are on a page of their own: `{run.command(branch.end)}`."
+            )
+    more = f"`{run.command(more=f'--rollouts {enough(own.rollouts, own.answers)}')}` puts all on it"
+    beside = limits.of_evaluation(everything.rollouts)
+    asked = _packed(everything.training, run, limits, ROLLOUTS, more)
+    judged = _packed(everything.evaluations, run, beside, ANSWERS, more)
     return Explored(
         {**asked.blocks, **judged.blocks},
         {**asked.views, **judged.views},
-        [*asked.left_out, *judged.left_out],
-        list(_missing(run)),
+        {**asked.left_out, **judged.left_out},
+        [*_missing(run, looked_at), *elsewhere],
+        chains,
     )
 
 
-def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Explored:
+@dataclass(frozen=True)
+class _Blocks:
+    """Blocks that are on disk.
+
+    Attributes:
+        training: of rollouts.
+        evaluations: of evaluation answers.
+    """
+
+    training: Sequence[_Block]
+    evaluations: Sequence[_Block]
+
+    @classmethod
+    def of(cls, keys: Sequence[str]) -> _Blocks:
+        """Those of some policies."""
+        return cls(
+            [_Block(key, table) for key in keys if (table := stored("rollouts", key))],
+            [
+                _Block(key, table, name)
+                for key in keys
+                if (table := stored("evaluations", key))
+                for name in pc.unique(table.column("set")).to_pylist()
+            ],
+        )
+
+    def __add__(self, other: _Blocks) -> _Blocks:
+        return _Blocks([*self.training, *other.training], [*self.evaluations, *other.evaluations])
+
+    @property
+    def rollouts(self) -> int:
+        """Rows of training."""
+        return sum(len(block.places) for block in self.training)
+
+    @property
+    def answers(self) -> int:
+        """Rows of evaluations."""
+        return sum(len(block.places) for block in self.evaluations)
+
+
+def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str, more: str) -> Explored:
     """Packs blocks of one kind within limits that they share.
 
     Args:
@@ -261,6 +286,7 @@ def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Ex
         run: they are of.
         limits: of all together.
         what: they hold, for the sentences about what is left out.
+        more: what puts all of them on the page, for the same.
     """
     counts = {block.name: len(block.places) for block in blocks}
     allowed = shares(counts, limits.rollouts)
@@ -287,7 +313,7 @@ def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Ex
             views[block.name] = packed(view.columns(shown, [each.rows[at] for at in shown]))
     on_page = sum(len(each.rows) for each in chosen)
     left_out = [
-        *_few(what, chosen, sum(counts.values())),
+        *_few(what, chosen, sum(counts.values()), more),
         *_too_long("completions", cut, most),
         *_too_long(
             "prompts, reference answers and errors", _longer(asides, most_aside), most_aside
@@ -297,7 +323,7 @@ def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str) -> Ex
         left_out.append(
             f"{viewed:,} of {on_page:,} {what} are here token by token; `rollbook show ID` has every one."
         )
-    return Explored(packs, views, left_out)
+    return Explored(packs, views, {what: left_out} if left_out else {})
 
 
 def _tokens_in(each: _Chosen, most: int | None) -> int:
@@ -305,7 +331,7 @@ def _tokens_in(each: _Chosen, most: int | None) -> int:
     return sum(count for text, count in pairs if most is None or len(text) <= most)
 
 
-def _few(what: str, chosen: Sequence[_Chosen], stored_rows: int) -> Iterator[str]:
+def _few(what: str, chosen: Sequence[_Chosen], stored_rows: int, more: str) -> Iterator[str]:
     on_page = sum(len(each.rows) for each in chosen)
     if on_page == stored_rows:
         return
@@ -313,10 +339,7 @@ def _few(what: str, chosen: Sequence[_Chosen], stored_rows: int) -> Iterator[str
     parts = [each.block.name for each in chosen if each.is_part]
     how = f"of {listed(parts)} a part of a group" if parts else "whole groups"
     of = f"none of {listed(none)}" if none else "some of every iteration"
-    yield (
-        f"{on_page:,} of {stored_rows:,} {what} are on this page, {how}, {of}; "
-        "`rollbook page --rollouts N` puts more on it."
-    )
+    yield f"{on_page:,} of {stored_rows:,} {what} are on this page, {how}, {of}; {more}."
 
 
 def _too_long(what: str, count: int, most: int | None) -> Iterator[str]:
@@ -328,7 +351,7 @@ def _longer(lengths: Sequence[int], most: int | None) -> int:
     return 0 if most is None else sum(length > most for length in lengths)
 
 
-def _missing(run: Run) -> Iterator[str]:
+def _missing(run: Run, looked_at: Sequence[Sequence[str]]) -> Iterator[str]:
     for kind, stage in (("rollouts", "generate_rollouts"), ("evaluations", "evaluate_policy")):
 
         def brings(key: str, kind: str = kind, stage: str = stage) -> str:
@@ -336,9 +359,10 @@ def _missing(run: Run) -> Iterator[str]:
             made = run.stored.md5(path.as_posix()) or run.stored.info(stage, key)
             return run.stored.fetch(path.as_posix()) if made and not path.exists() else ""
 
-        for what, keys in itertools.groupby((BASE_KEY, *run.chain), brings):
-            if what:
-                yield f"The {kind} table of {span(list(keys))} is not on disk: {what}."
+        for chain in looked_at:
+            for what, keys in itertools.groupby(chain, brings):
+                if what:
+                    yield f"The {kind} table of {span(list(keys))} is not on disk: {what}."
 
 
 def _columns(each: _Chosen, most: int | None, most_aside: int | None) -> Columns:

@@ -25,11 +25,13 @@ class Branch:
 
     Attributes:
         name: the iteration that it ends with, and its recipes.
+        end: that iteration.
         keys: its own iterations, oldest first.
         rows: of the curves, by step: its own, and those of the policy that it starts from.
     """
 
     name: str
+    end: str
     keys: Sequence[str]
     rows: Sequence[Row]
 
@@ -123,8 +125,18 @@ class Run:
             if end == self.key or self._rows_of(set(own)):
                 recipes = " → ".join(dict.fromkeys(map(self.recipe, own)))
                 name = f"{end}, {recipes}" if recipes else end
-                found.append(Branch(name, own, self._rows_of({start, *own})))
+                found.append(Branch(name, end, own, self._rows_of({start, *own})))
         return found
+
+    def command(self, end: str = "", more: str = "") -> str:
+        """What makes this page, or that of another chain.
+
+        Args:
+            end: the iteration that the chain ends with; this one's unless told.
+            more: options.
+        """
+        chain = f"--chain {end or self.key}" if end or self.others() else ""
+        return " ".join(filter(None, (COMMAND, chain, more)))
 
     def _rows_of(self, keys: set[str]) -> list[Row]:
         return [row for row in self.every_row if row["iteration"] in keys]

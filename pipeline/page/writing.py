@@ -10,6 +10,7 @@ from pipeline.config import BASE_KEY
 from pipeline.doctor import Diagnosis
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.off_lock import off_lock, said_of
+from pipeline.page.choosing import Limits
 from pipeline.page.curves import Chart, charts, numbers, specs
 from pipeline.page.document import Document, Section, asset, explorer_html, explorer_settings
 from pipeline.page.environment import environments
@@ -17,10 +18,10 @@ from pipeline.page.findings import diagnosed, findings_html, findings_tile, link
 from pipeline.page.lineage import drawing, policies_html
 from pipeline.page.overview import base_name, edited, evaluation, made_from, recipes, tiles
 from pipeline.page.rescores import rescores
-from pipeline.page.rollouts import Limits, explored
-from pipeline.page.run import Run
+from pipeline.page.rollouts import explored
+from pipeline.page.run import COMMAND, Run
 from pipeline.page.vega import bundle
-from pipeline.showing.page import marked, part_html, safe
+from pipeline.showing.page import marked, part_html, safe, told
 from pipeline.showing.sections import Part
 
 PAGE = Path("reports/index.html")
@@ -53,17 +54,17 @@ def page_html(run: Run, limits: Limits) -> str:
         Section("overview", "Overview", _overview(run, diagnosis)),
         Section("curves", "Curves", _curves(run, drawn)),
         Section("rollouts", "Rollouts", explorer_html(found)),
-        Section("doctor", "Doctor", findings_html(diagnosis)),
-        Section("rescores", "Re-scores", linked(_named(rescores(run)))),
+        Section("doctor", "Doctor", _of_chain(run, findings_html(diagnosis))),
+        Section("rescores", "Re-scores", _of_chain(run, linked(_named(rescores(run))))),
         Section("lineage", "Lineage", _lineage(run)),
-        Section("environment", "Environment", _named(environments(run))),
+        Section("environment", "Environment", _of_chain(run, _named(environments(run)))),
     ]
     scripts = []
     data: dict[str, object] = {}
     if drawn:
         data["chart-specs"] = specs(drawn)
     if found.blocks:
-        data["explorer-settings"] = explorer_settings()
+        data["explorer-settings"] = explorer_settings(found)
         scripts.append(asset("explorer.js"))
     if drawn:
         scripts += [bundle(), asset("charts.js")]
@@ -85,11 +86,12 @@ def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
     parts = []
     for line in (said_of(off_lock({BASE_KEY, *run.chain}, run.stored.md5s)), edited(run)):
         if line:
-            parts.append(f'<p class="finding warning">Note: {marked(line)}.</p>')
+            parts.append(f'<p class="finding warning">Note: {told(line)}.</p>')
     if others := run.others():
         parts.append(
             f"<p>This page tells of the chain {BASE_KEY} to {marked(run.key)}; the curves and the lineage show "
-            f"all. Others end with {marked(', '.join(others))}: <code>rollbook page --chain KEY</code> shows one.</p>"
+            f"all, and in the rollouts you choose. Others end with {marked(', '.join(others))}: "
+            f"<code>{COMMAND} --chain KEY</code> tells of one.</p>"
         )
     if not run.begun:
         parts.append(
@@ -100,7 +102,7 @@ def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
     if run.rows:
         cells = (
             f"<div><dt>{marked(tile.label)}</dt><dd>{marked(tile.value)}</dd>"
-            f'<dd class="note">{marked(tile.note)}</dd></div>'
+            f'<dd class="note">{told(tile.note)}</dd></div>'
             for tile in (*tiles(run), findings_tile(diagnosis))
         )
         parts.append(f'<dl class="tiles">{"".join(cells)}</dl>')
@@ -114,8 +116,8 @@ def _curves(run: Run, drawn: Sequence[Chart]) -> str:
     if not drawn:
         return ""
     figures = "".join(
-        f'<figure><figcaption>{safe(chart.title)}</figcaption><p class="hidden">{safe(chart.told)}</p>'
-        '<div class="chart" aria-hidden="true"></div></figure>'
+        f'<figure><figcaption>{safe(chart.curve.title)}</figcaption><p class="sub">{told(chart.curve.told)}</p>'
+        f'<div class="chart" aria-hidden="true"></div><p class="hidden">{safe(chart.told)}</p></figure>'
         for chart in drawn
     )
     table = _tall(_html([numbers(run)]))
@@ -135,7 +137,16 @@ def _legend(run: Run) -> str:
 
 
 def _lineage(run: Run) -> str:
-    return f"{drawing(run)}{policies_html(run)}" if run.chain else ""
+    return f"{drawing(run)}{_of_chain(run, policies_html(run))}" if run.chain else ""
+
+
+def _of_chain(run: Run, html: str) -> str:
+    """What is told of one chain; where there are others, with a line that says of which."""
+    others = run.others()
+    if not html or not others:
+        return html
+    line = f"Of the chain {BASE_KEY} to {run.key}; `{run.command(others[0])}` tells of another."
+    return f'<p class="sub">{told(line)}</p>{html}'
 
 
 def _named(parts: Iterable[tuple[str, Sequence[Part]]]) -> str:

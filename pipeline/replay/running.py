@@ -77,7 +77,7 @@ class Replayer:
         try:
             verdict = self._replay(entry, label)
         except RollbookError as error:
-            problem = f"{error.message}; {error.hint}" if error.hint else error.message
+            problem = error.line
             verdict = StepVerdict(label, Outcome.NOT_REPLAYED, problem)
         return replace(verdict, seconds=round(time.perf_counter() - started, 3))
 

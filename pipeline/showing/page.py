@@ -31,6 +31,8 @@ from pipeline.visible import NEWLINE, PICTURES, TAB, visible
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 SIGNS = re.compile(f"‹U\\\\+[0-9A-F]{{4,6}}›|[{NEWLINE}{TAB}{''.join(PICTURES.values())}]")
 """What `visible` writes for a character without a look."""
+CODE = re.compile("`([^`]+)`")
+"""How sentences of this program set off what is typed or written in a file."""
 COLORS = """
 :root { color-scheme: light dark;
   --ink: light-dark(#1c1c1e, #e6e6e3); --paper: light-dark(#fdfdfc, #17181a); --line: light-dark(#d8d8d4, #38393d);
@@ -54,6 +56,7 @@ pre { font: .95rem/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-
 pre, dd, td { unicode-bidi: isolate; direction: ltr; }
 .special { color: var(--special); font-weight: 600; } .masked { opacity: .55; }
 .clip { text-decoration: underline 2px; font-weight: 600; } .sign { color: var(--soft); font-size: .85em; }
+code { font: .92em ui-monospace, monospace; overflow-wrap: anywhere; }
 .t { border-radius: 2px; } .t .sign, .t.special, .legend .t { color: var(--ink); }
 .h1 { background: var(--h1); } .h2 { background: var(--h2); }
 .h3 { background: var(--h3); } .h4 { background: var(--h4); }
@@ -86,8 +89,8 @@ def html_of(page: Page, note: str = "") -> str:
             f"<title>{safe(title)}</title>",
             f"<style>{STYLE}</style></head><body><main>",
             f"<h1>{safe(title)}</h1>",
-            f'<p class="sub">{marked(page.subtitle)}</p>',
-            *([f'<p class="bad">Note: {marked(note)}.</p>'] if note else []),
+            f'<p class="sub">{told(page.subtitle)}</p>',
+            *([f'<p class="bad">Note: {told(note)}.</p>'] if note else []),
             *(_section(section) for section in page.sections),
             "</main></body></html>",
             "",
@@ -103,7 +106,8 @@ def _section(section: Section) -> str:
 def part_html(part: Part) -> str:
     """A part as HTML; all texts in it are made safe."""
     if isinstance(part, Pairs):
-        rows = (f"<dt>{marked(name)}</dt><dd>{marked(value)}</dd>" for name, value in part.pairs)
+        as_html = told if part.told else marked
+        rows = (f"<dt>{marked(name)}</dt><dd>{as_html(value)}</dd>" for name, value in part.pairs)
         return f"<dl>{''.join(rows)}</dl>"
     if isinstance(part, Grid):
         return _grid(part)
@@ -122,7 +126,7 @@ def part_html(part: Part) -> str:
     if isinstance(part, Lines):
         if part.formula:
             return f"<pre>{'<br>'.join(marked(line) for line in part.lines)}</pre>"
-        return "".join(f"<p>{marked(line)}</p>" for line in part.lines)
+        return "".join(f"<p>{told(line)}</p>" for line in part.lines)
     return _verdict(part)
 
 
@@ -153,8 +157,8 @@ def _token(token: Token) -> str:
     ]
     text = f"[{token.id}]" if token.text is None else token.text
     mark = CLIP_MARKS.get(token.clipped or "", "")
-    told = ", ".join(_numbers(token))
-    return f'<span class="{" ".join(classes)}" title="{safe(told)}">{marked(text, lines=True)}{mark}</span>'
+    numbers = ", ".join(_numbers(token))
+    return f'<span class="{" ".join(classes)}" title="{safe(numbers)}">{marked(text, lines=True)}{mark}</span>'
 
 
 def _numbers(token: Token) -> Iterator[str]:
@@ -186,7 +190,7 @@ def legend_html() -> str:
 
 def _verdict(verdict: Verdict) -> str:
     mark, kind = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("", "sub")}[verdict.good]
-    return f'<p class="{kind}">{mark}{marked(verdict.text)}</p>'
+    return f'<p class="{kind}">{mark}{told(verdict.text)}</p>'
 
 
 def safe(text: str) -> str:
@@ -199,3 +203,11 @@ def marked(text: str, lines: bool = False) -> str:
     return SIGNS.sub(
         lambda found: f'<span class="sign">{found[0]}</span>', escape(visible(text, lines))
     )
+
+
+def told(text: str) -> str:
+    """A sentence of this program: the same, and what stands between backticks is code.
+
+    Texts of models and data are for `marked`: their backticks are theirs.
+    """
+    return CODE.sub(r"<code>\1</code>", marked(text))

@@ -28,9 +28,16 @@ CELL = 60
 
 @dataclass(frozen=True)
 class Pairs:
-    """Names and values, one pair a line."""
+    """Names and values, one pair a line.
+
+    Attributes:
+        pairs: of them.
+        told: whether the values are sentences of this program, in which backticks set off code; in a text of anyone's
+            they are a part of it.
+    """
 
     pairs: Sequence[tuple[str, str]]
+    told: bool = False
 
 
 @dataclass(frozen=True)

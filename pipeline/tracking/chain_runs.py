@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
+from pipeline.recipe_words import stretches
 from pipeline.report import EVALUATION, TRAINING
 from pipeline.tracking.chains import Chain
 from pipeline.tracking.descriptions import NOTE, chain_text
@@ -21,6 +22,11 @@ KIND = "rollbook.kind"
 LINE = "rollbook.line"
 ORIGIN = "rollbook.origin"
 CHAIN = "rollbook.chain"
+PARENT = "mlflow.parentRunId"
+NAME = "chain"
+"""Tag of runs inside a parent run: its name, as MLflow's lists show no parent."""
+NO_LONGER = "–"
+"""Value of a setting that an iteration does not have and the one before it had."""
 BASE = "rollbook.base_logged"
 REPLAYS = "rollbook.replays"
 SUPERSEDED = "rollbook.superseded"
@@ -132,7 +138,8 @@ def create(store: Store, chain: Chain) -> ChainRun:
     tags = {name: value for name, value in tags.items() if value}
     name = _name(chain)
     run = store.client.create_run(store.experiment_id, first.started_ms, tags, name)
-    log(store.client, run.info.run_id, params=flattened({**chain.settings, **first.settings}))
+    held = {**chain.settings, "seed": chain.seed}
+    log(store.client, run.info.run_id, params=flattened(held))
     return ChainRun(run.info.run_id, chain.origin, store.line, name)
 
 
@@ -156,7 +163,7 @@ def extend(store: Store, run: ChainRun, chain: Chain, runs: Mapping[str, str]) -
     contents = run.contents | {step.key: step.content for step in lacking}
     tags |= {"recipe": _recipes(chain), **_written_contents(contents)}
     tags[NOTE] = chain_text(chain, store.experiment_id, runs)
-    log(store.client, run.run_id, points, tags=tags)
+    log(store.client, run.run_id, points, _settings_from(chain, run.contents), tags)
     _rename(store, run, _name(chain))
     store.client.set_terminated(run.run_id, "FINISHED", chain.steps[-1].finished_ms)
     run.contents, run.base_logged = contents, run.base_logged or BASE in tags
@@ -181,17 +188,56 @@ def _name(chain: Chain) -> str:
     letters = chain.tip.rstrip("0123456789")
     known = ("i", *(step.recipe for step in chain.steps))
     marks = ["" if letters in known else letters, os.environ.get("DVC_EXP_NAME", "")]
-    return " · ".join([f"{_recipes(chain)}, seed {chain.seed}", *(mark for mark in marks if mark)])
+    recipes = " → ".join(dict.fromkeys(step.recipe for step in chain.steps))
+    return " · ".join([f"{recipes}, seed {chain.seed}", *(mark for mark in marks if mark)])
 
 
 def _recipes(chain: Chain) -> str:
-    return " → ".join(dict.fromkeys(step.recipe for step in chain.steps))
+    """The recipe; of several, each with the iterations it made, by their place in the chain."""
+    pieces = stretches(chain.steps, lambda step: step.recipe)
+    if len(pieces) == 1:
+        return chain.steps[0].recipe
+    return ", ".join(
+        f"{first.recipe} ({first.number}{f'–{rest[-1].number}' if rest else ''})"
+        for first, *rest in pieces
+    )
+
+
+def _settings_from(chain: Chain, sent: Container[str]) -> dict[str, str]:
+    """Settings of recipes as parameters that say from which iteration on they hold: `from i0004/update_policy.epochs`.
+
+    MLflow's parameters never change and a chain's settings may, so those of an iteration are what differs from the
+    one before it.
+
+    Args:
+        chain: whose recipes they are.
+        sent: keys of iterations whose parameters the run has.
+    """
+    found: dict[str, str] = {}
+    before: dict[str, str] = {}
+    for step in chain.steps:
+        # what stands beside the sections, such as the counts of draws, is no setting
+        sections = {key: each for key, each in step.settings.items() if isinstance(each, Mapping)}
+        now = flattened(sections)
+        if step.key not in sent:
+            changed = {name: value for name, value in now.items() if before.get(name) != value}
+            gone = dict.fromkeys(before.keys() - now.keys(), NO_LONGER)
+            found |= {
+                valid_name(f"from {step.key}/{name}"): value
+                for name, value in sorted((changed | gone).items())
+            }
+        before = now
+    return found
 
 
 def _rename(store: Store, run: ChainRun, name: str) -> None:
-    if name != run.name:
-        store.client.update_run(run.run_id, name=name)
-        run.name = name
+    """Changes the name of a parent run, here and on the runs inside it."""
+    if name == run.name:
+        return
+    store.client.update_run(run.run_id, name=name)
+    for inside in list(all_runs(store, f"tags.`{PARENT}` = '{run.run_id}'")):
+        store.client.set_tag(inside.info.run_id, NAME, name)
+    run.name = name
 
 
 def step_metrics(step: Step) -> list[Metric]:
@@ -226,17 +272,22 @@ def log(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Logs in as few calls as MLflow's limits allow; tags come last."""
+    """Logs in as few calls as MLflow's limits allow; tags come last, with the parameters.
+
+    A parameter cannot be taken back: one sent before the tags that say what a run holds would stand in the way if
+    the process ended between them and the iteration came out differently.
+    """
     settings = [Param(name, value) for name, value in (params or {}).items()]
     labels = [RunTag(name, shortened(value)) for name, value in (tags or {}).items()]
-    calls = max(
-        math.ceil(len(points) / POINTS_PER_CALL), math.ceil(len(settings) / PARAMS_PER_CALL), 1
-    )
+    metric_calls = math.ceil(len(points) / POINTS_PER_CALL)
+    param_calls = math.ceil(len(settings) / PARAMS_PER_CALL)
+    calls = max(metric_calls, param_calls, 1)
     for call in range(calls):
+        batch = max(call - calls + param_calls, -1) * PARAMS_PER_CALL
         client.log_batch(
             run_id,
             metrics=points[call * POINTS_PER_CALL : (call + 1) * POINTS_PER_CALL],
-            params=settings[call * PARAMS_PER_CALL : (call + 1) * PARAMS_PER_CALL],
+            params=settings[batch : batch + PARAMS_PER_CALL] if batch >= 0 else (),
             tags=labels if call == calls - 1 else (),
         )
 

@@ -24,6 +24,10 @@ UNITS = (
     "Step 0 of the curves is the base policy. `entropy` and `kl` are nats per token, lengths are tokens, ratios are "
     "shares from 0 to 1, `seconds/` and `peak_memory_mb/` are what each stage took."
 )
+PARAMETERS = (
+    "Parameters named `from i0001/…` hold from that iteration on, until a later one names the same setting; the others "
+    "are of the data and the base policy. Every iteration's own run has all of its settings."
+)
 
 
 def experiment_text(experiment_id: str) -> str:
@@ -53,7 +57,7 @@ def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str
         "",
         *(
             f"Recipe **{step.recipe}** from {step.key}: {_recipe(step)}.  "
-            for step, *_ in stretches(chain.steps, lambda step: step.recipe)
+            for step, *_ in stretches(chain.steps, lambda step: f"{step.recipe}: {_recipe(step)}")
         ),
         "",
         f"| iteration{GAP}| recipe{GAP}| evaluation: mean [95 %] | greedy{GAP}| training reward |",
@@ -66,11 +70,13 @@ def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str
     for step in shown:
         name = step.key
         if run := runs.get(step.key):
-            name = f"[{step.key}](#/experiments/{experiment_id}/runs/{run})"
+            name = f"[{step.key}]({views.run_link(experiment_id, run)})"
         lines.append(_row(name, step.recipe, step.metrics))
     lines += [
         "",
         UNITS,
+        "",
+        PARAMETERS,
         "",
         f"`rollbook lineage {last.key}` what made the last policy · `rollbook compare {BASE_KEY} {last.key}` what it "
         f"gained · `rollbook replay --all` runs every step again · `rollbook verify` looks for flipped bits",
@@ -104,7 +110,7 @@ def step_text(step: Step) -> str:
 def policy_text(step: Step, experiment_id: str, run_id: str) -> str:
     """What a policy is, and where its bytes are."""
     return (
-        f"Made from {step.previous} by [iteration {step.key}](#/experiments/{experiment_id}/runs/{run_id}) of recipe "
+        f"Made from {step.previous} by [iteration {step.key}]({views.run_link(experiment_id, run_id)}) of recipe "
         f"**{step.recipe}**. The weights stay in `{path_of('policies', step.key)}`. `rollbook lineage {step.key}` says "
         f"what made it, `rollbook export {step.key} FOLDER` writes it to serve."
     )

@@ -14,7 +14,15 @@ from mlflow.entities import Metric, Run
 
 from pipeline.artifacts import path_of
 from pipeline.config import Params
-from pipeline.tracking.chain_runs import KIND, all_runs, log, step_metrics
+from pipeline.tracking.chain_runs import (
+    KIND,
+    NAME,
+    PARENT,
+    ChainRun,
+    all_runs,
+    log,
+    step_metrics,
+)
 from pipeline.tracking.descriptions import NOTE, step_text
 from pipeline.tracking.finished import Step
 from pipeline.tracking.links import Artifact, artifacts_of, dataset_of, link_policy
@@ -24,7 +32,6 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.traces import send_traces
 
 CONTENT = "rollbook.content"
-PARENT = "mlflow.parentRunId"
 STEP_COLUMNS_LEFT_OUT = ("iteration", "epoch", "optimizer_step")
 
 
@@ -34,10 +41,12 @@ def find(store: Store, step: Step) -> Run | None:
     return next(all_runs(store, condition), None)
 
 
-def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[str, str]) -> str:
+def create(
+    store: Store, step: Step, chain: ChainRun, params: Params, md5s: Mapping[str, str]
+) -> str:
     """Sends everything about one iteration. The run is `FINISHED` only when all of it has arrived."""
     artifacts = artifacts_of(step, params, md5s)
-    kind = {KIND: "iteration", CONTENT: step.content, PARENT: parent}
+    kind = {KIND: "iteration", CONTENT: step.content, PARENT: chain.run_id, NAME: chain.name}
     tags = {**_tags(step, artifacts), **kind}
     run = store.client.create_run(store.experiment_id, step.started_ms, tags, step.key)
     run_id = run.info.run_id
@@ -63,6 +72,12 @@ def create(store: Store, step: Step, parent: str, params: Params, md5s: Mapping[
     store.client.log_inputs(run_id, [dataset_of(artifact) for artifact in artifacts])
     store.client.set_terminated(run_id, "FINISHED", step.finished_ms)
     return run_id
+
+
+def move(store: Store, run: Run, chain: ChainRun) -> None:
+    """Shows an iteration's run inside another chain's."""
+    for name, value in ((PARENT, chain.run_id), (NAME, chain.name)):
+        store.client.set_tag(run.info.run_id, name, value)
 
 
 def remove(store: Store, run: Run) -> None:

@@ -10,11 +10,19 @@ from pipeline.artifacts import read_json
 from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.plan import RESCORE_STAGE, load_stage
-from pipeline.tracking.chain_runs import KIND, ChainRun, all_runs, log, metrics_at
+from pipeline.tracking.chain_runs import (
+    KIND,
+    NAME,
+    PARENT,
+    ChainRun,
+    all_runs,
+    log,
+    metrics_at,
+)
 from pipeline.tracking.chains import Chain
 from pipeline.tracking.descriptions import NOTE
 from pipeline.tracking.finished import Metrics, Step, finished_ms, hash_of
-from pipeline.tracking.iteration_runs import CONTENT, PARENT, remove
+from pipeline.tracking.iteration_runs import CONTENT, remove
 from pipeline.tracking.names import flattened, shortened
 from pipeline.tracking.store import Store
 
@@ -94,6 +102,7 @@ def send(store: Store, run: ChainRun, chain: Chain, answers: Answers) -> bool:
         ASKED: answers.name,
         CONTENT: content,
         PARENT: run.run_id,
+        NAME: run.name,
     }
     name = shortened(f"re-scored: {answers.name}", 200)
     made = store.client.create_run(store.experiment_id, answers.asked_ms, tags, name)

@@ -26,6 +26,8 @@ def serve(uri: str, artifacts: str, host: str, port: int) -> None:
     """
     # Jobs are MLflow's own evaluations on the server; nothing here uses them, and their workers cost seconds.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+    # Its gateway to language models is not used either, and covers the page of rollouts with an offer to ask one.
+    os.environ.setdefault("MLFLOW_ENABLE_AI_GATEWAY", "false")
     if hasattr(server, "_exec_cmd"):
         server._exec_cmd = _in_this_process
     options = {

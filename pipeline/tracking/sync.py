@@ -160,11 +160,11 @@ class _Sender:
             found = None
         if found is None:
             self._run_ids[step.content] = iteration_runs.create(
-                self.store, step, run.run_id, self.params, self.md5s
+                self.store, step, run, self.params, self.md5s
             )
             self.sent.append(step.key)
-        elif not self._is_shown(found.data.tags[iteration_runs.PARENT]):
-            self.store.client.set_tag(found.info.run_id, iteration_runs.PARENT, run.run_id)
+        elif not self._is_shown(found.data.tags[chain_runs.PARENT]):
+            iteration_runs.move(self.store, found, run)
 
     def _is_shown(self, run_id: str) -> bool:
         """Whether a parent run is there and not superseded."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,42 @@ if TYPE_CHECKING:
 
 RUNS_TAG = "mlflow.sharedViewState."
 TRACES_TAG = "mlflow.tracesV4ViewState."
+TRAINING_MENU = "workflowType=machine_learning"
+"""Opens a page with MLflow's menu of runs and models, not with that of agents, which has a dozen more entries."""
 LENGTH = 5000
 """Characters that a tag of an experiment can hold."""
 SECTIONS = ("Evaluation", "Training", "Update")
 TRAINING_CHARTS = 5
 """So many of `report.TRAINING` say what the policy did, the others what the update did."""
 RESCORE_METRICS = ("old_reward", "reward", "sign_flips", "groups_gained", "groups_lost")
+ITERATION_METRICS = (
+    "reward",
+    TRAINING["zero_signal_groups"],
+    TRAINING["clip_share"],
+    TRAINING["kl"],
+    "kl_old",
+    TRAINING["completion_length"],
+    TRAINING["truncated"],
+    TRAINING["entropy"],
+    TRAINING["grad_norm"],
+)
+"""What an iteration is judged by behind its evaluation: what the policy earned, what it learned from, how far it went.
+Those that no iteration has, such as `kl` without a KL term, have no column."""
+CHARTS_ABREAST = 2
+"""MLflow puts three side by side, which cuts their titles off."""
+BY_TIME, BY_NAME = "attributes.start_time", "tags.`mlflow.runName`"
+"""What lists go by. Only by time MLflow puts runs below their parents, and folds them away."""
+NAME_COLUMN, CREATED_COLUMN, DURATION_COLUMN = (
+    "attributes.`Run Name`",
+    "runDateAndNestInfo",
+    "duration",
+)
+"""Columns that every list of runs has, under the ids of MLflow's table; the first two always stand on the left."""
+RECIPE_COLUMN, CHAIN_COLUMN = "tags.`recipe`", "tags.`chain`"
+LETTER, MARGIN = 6.6, 24
+"""Width of a letter in the head of a column, and of what is around the text, px."""
+NARROWEST = 76
+"""Width of a column of numbers under a short name, px."""
 
 
 @dataclass(frozen=True)
@@ -37,32 +67,53 @@ class View:
         title: in MLflow's menu of views.
         condition: which runs, in MLflow's search language; empty for all.
         curves: whether charts are shown, not a table.
+        order: what the list goes by; where it is the time, the newest come first.
+        widths: of columns whose content is wider than their head, px.
     """
 
     key: str
     title: str
     condition: str = ""
     curves: bool = False
+    order: str = BY_TIME
+    widths: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-RUNS = View("rollbook-runs", "Runs: evaluation and reward")
+RUNS = View(
+    "rollbook-runs",
+    "Runs: evaluation and reward",
+    widths={NAME_COLUMN: 250, RECIPE_COLUMN: 160},
+)
 CURVES = View("rollbook-curves", "Curves by iteration", "tags.`rollbook.kind` = 'chain'", True)
-ITERATIONS = View("rollbook-iterations", "Iterations", "tags.`rollbook.kind` = 'iteration'")
-RESCORES = View("rollbook-rescores", "Re-scores", "tags.`rollbook.kind` = 'rescore'")
+ITERATIONS = View(
+    "rollbook-iterations",
+    "Iterations",
+    "tags.`rollbook.kind` = 'iteration'",
+    order=BY_NAME,
+    widths={NAME_COLUMN: 110, CHAIN_COLUMN: 220},
+)
+RESCORES = View(
+    "rollbook-rescores",
+    "Re-scores",
+    "tags.`rollbook.kind` = 'rescore'",
+    order=BY_NAME,
+    widths={NAME_COLUMN: 220, CHAIN_COLUMN: 220},
+)
 ROLLOUTS = View("rollbook-rollouts", "Sampled rollouts with rewards")
 
 
 def link(experiment_id: str, view: View) -> str:
     """Where a view is, below the address of the server."""
+    place = f"#/experiments/{experiment_id}"
     if view is ROLLOUTS:
-        return (
-            f"#/experiments/{experiment_id}/traces?startTimeLabel=ALL&traceViewShareKey={view.key}"
-        )
+        return f"{place}/traces?{TRAINING_MENU}&startTimeLabel=ALL&traceViewShareKey={view.key}"
     mode = "&compareRunsMode=CHART" if view.curves else ""
-    return (
-        f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
-        f"&viewStateShareKey={view.key}{mode}"
-    )
+    return f"{place}/runs?{TRAINING_MENU}&viewStateShareKey={view.key}{mode}"
+
+
+def run_link(experiment_id: str, run_id: str) -> str:
+    """Where a run is, below the address of the server."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}?{TRAINING_MENU}"
 
 
 def save(store: Store, chains: Sequence[Chain]) -> None:
@@ -79,66 +130,81 @@ class _Shown:
     """Names of what there is to show.
 
     Attributes:
-        evaluation: metrics of the evaluation sets, means before greedy.
-        rewards: columns of rewards.
+        means: metrics of the evaluation sets.
+        greedy: the same of greedy answers.
+        training: metrics of `ITERATION_METRICS` that an iteration has.
+        rewards: columns of rewards, the total first; it alone where it is its only part.
+        parts: columns of rewards that are left out, being equal to the total.
     """
 
-    evaluation: Sequence[str]
+    means: Sequence[str]
+    greedy: Sequence[str]
+    training: Sequence[str]
     rewards: Sequence[str]
+    parts: Sequence[str]
 
     @classmethod
     def of(cls, chains: Sequence[Chain]) -> _Shown:
-        names = dict.fromkeys(
-            name for chain in chains for step in chain.steps for name in step.metrics
-        )
-        found = [(name, EVALUATION.fullmatch(name)) for name in names]
-        means = [name for name, match in found if match and match["what"] == "mean"]
-        greedy = [name for name, match in found if match and match["greedy_set"]]
+        steps = [step for chain in chains for step in chain.steps]
+        names = dict.fromkeys(name for step in steps for name in step.metrics)
         bounds = ("_low", "_high")
-        evaluation = [name for name in (*means, *greedy) if not name.endswith(bounds)]
-        columns = dict.fromkeys(
-            str(reward["column"])
-            for chain in chains
-            for step in chain.steps
-            for reward in step.infos["compute_advantages"]["settings"]["rewards"]
-        )
-        return cls(evaluation, ("reward", *columns))
+        found = [
+            (name, match)
+            for name in names
+            if (match := EVALUATION.fullmatch(name)) and not name.endswith(bounds)
+        ]
+        means = [name for name, match in found if match["what"] == "mean"]
+        greedy = [name for name, match in found if match["greedy_set"]]
+        training = [
+            name
+            for name in ITERATION_METRICS
+            if any(step.metrics.get(name) is not None for step in steps)
+        ]
+        asked = [step.infos["compute_advantages"]["settings"]["rewards"] for step in steps]
+        columns = dict.fromkeys(str(reward["column"]) for rewards in asked for reward in rewards)
+        alone = all(len(rewards) == 1 and rewards[0].get("weight") == 1 for rewards in asked)
+        shown, parts = ((), tuple(columns)) if alone else (tuple(columns), ())
+        return cls(means, greedy, training, ("reward", *shown), parts)
 
 
 def _tags(shown: _Shown, made_ms: int) -> dict[str, str]:
-    metrics = [*shown.evaluation, "reward", "completions/mean_length"]
+    means, greedy, training, rescores = (
+        [_column("metrics", name) for name in names]
+        for names in (shown.means, shown.greedy, shown.training, RESCORE_METRICS)
+    )
     columns = {
-        RUNS: [_column("tags", "recipe"), *(_column("metrics", name) for name in metrics)],
+        RUNS: [RECIPE_COLUMN, *means, *greedy, *training],
         ITERATIONS: [
-            *(_column("tags", name) for name in ("recipe", "previous")),
-            *(_column("metrics", name) for name in metrics),
-            _column("attributes", "Dataset"),
-            _column("attributes", "Models"),
+            RECIPE_COLUMN,
+            *means,
+            *training,
+            *greedy,
+            CHAIN_COLUMN,
+            _column("tags", "previous"),
         ],
-        RESCORES: [_column("metrics", name) for name in RESCORE_METRICS],
+        RESCORES: [CHAIN_COLUMN, *rescores],
     }
     tags = {
         f"{RUNS_TAG}{view.key}": _fitting(view, names, partial(_runs_state, view), made_ms)
         for view, names in columns.items()
     }
-    curves = partial(_runs_state, CURVES, [_column("tags", "recipe")])
+    curves = partial(_runs_state, CURVES, [RECIPE_COLUMN])
     tags[f"{RUNS_TAG}{CURVES.key}"] = _fitting(CURVES, list(_charts(shown)), curves, made_ms)
-    rollouts = _fitting(ROLLOUTS, shown.rewards, _traces_state, made_ms)
-    return {**tags, f"{TRACES_TAG}{ROLLOUTS.key}": rollouts}
+    judged = _fitting(ROLLOUTS, shown.rewards, partial(_traces_state, shown.parts), made_ms)
+    return {**tags, f"{TRACES_TAG}{ROLLOUTS.key}": judged}
 
 
-def _traces_state(rewards: Sequence[str]) -> dict[str, Any]:
-    """What the page of traces shows of each."""
-    judged = (*rewards, "advantage", "reference_answer")
-    seen = [
-        "trace_name",
-        *(f"assessment:{name}" for name in judged),
-        *("input", "output", "run_name"),
-    ]
+def _traces_state(hidden: Sequence[str], rewards: Sequence[str]) -> dict[str, Any]:
+    """What the page of traces shows of each; the total, question and answer first, they are seen on any screen."""
+    total, *parts = rewards or ("reward",)
+    judged = (total, "reference_answer", *parts, "advantage")
+    first, *others = (f"assessment:{name}" for name in judged)
+    seen = [first, "input", "output", *others, "trace_name", "run_name"]
     return {
         "single": {"cols": ",".join(seen), "startTimeLabel": "ALL"},
         "multi": {},
-        "assessmentColumns": dict.fromkeys(judged, True),
+        # MLflow adds a column for each that it finds, unless it is named here
+        "assessmentColumns": dict.fromkeys(judged, True) | dict.fromkeys(hidden, False),
     }
 
 
@@ -146,8 +212,8 @@ def _runs_state(view: View, columns: Sequence[str], charts: Sequence[Any] = ()) 
     """Filters of the search bar, and what the page shows of what is found."""
     state: dict[str, Any] = {
         "searchFilter": view.condition,
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
+        "orderByKey": view.order,
+        "orderByAsc": view.order != BY_TIME,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
@@ -157,17 +223,42 @@ def _runs_state(view: View, columns: Sequence[str], charts: Sequence[Any] = ()) 
     if view.curves:
         state["compareRunCharts"] = list(charts)
         state["compareRunSections"] = [
-            {"uuid": name, "name": name, "display": True, "isReordered": True, "deleted": False}
+            {
+                "uuid": name,
+                "name": name,
+                "display": True,
+                "isReordered": True,
+                "deleted": False,
+                "columns": CHARTS_ABREAST,
+            }
             for name in SECTIONS
         ]
         state["isAccordionReordered"] = True
+    else:
+        state["columnOrder"] = [NAME_COLUMN, CREATED_COLUMN, *columns, DURATION_COLUMN]
+        state["columnWidths"] = {
+            NAME_COLUMN: view.widths[NAME_COLUMN],
+            CREATED_COLUMN: _width("12 minutes ago"),
+            **{column: view.widths.get(column) or _width(_head(column)) for column in columns},
+            DURATION_COLUMN: NARROWEST,
+        }
     return state
+
+
+def _width(text: str) -> int:
+    """What a text takes in the head of a column, px: MLflow gives every column 100 and cuts longer names off."""
+    return max(NARROWEST, round(len(text) * LETTER + MARGIN))
+
+
+def _head(column: str) -> str:
+    return column.partition("`")[2].removesuffix("`")
 
 
 def _charts(shown: _Shown) -> Iterator[dict[str, Any]]:
     """Line charts by section; those of all other metrics follow below, as MLflow makes them itself."""
     training = list(TRAINING.values())
-    sections = (shown.evaluation, training[:TRAINING_CHARTS], training[TRAINING_CHARTS:])
+    evaluation = [*shown.means, *shown.greedy]
+    sections = (evaluation, training[:TRAINING_CHARTS], training[TRAINING_CHARTS:])
     for section, names in zip(SECTIONS, sections, strict=True):
         for name in names:
             yield {

@@ -34,7 +34,7 @@ Picture = tuple[str, bytes]
 
 def page_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
     """`reports/index.html` in both themes and widths: its beginning, curves, and a rollout with its group."""
-    from pipeline.page.rollouts import Limits
+    from pipeline.page.choosing import Limits
     from pipeline.page.run import run_of
     from pipeline.page.writing import PAGE, write_page
     from pipeline.params import read_params
@@ -66,7 +66,7 @@ def page_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
 
 
 def mlflow_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
-    """MLflow: the list of runs, their curves, one iteration, its rollouts, and one of them."""
+    """MLflow: the list of runs, all iterations, curves, a run, an iteration, sampled rollouts, and one of them."""
     with serving(project) as link:
         base = link.partition("#")[0]
         page = calm_page(browser)
@@ -76,7 +76,14 @@ def mlflow_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
         page.wait_for_timeout(SETTLING_MS)
         yield "mlflow-runs", page.screenshot()
         run = newest.get_attribute("href")
-        curves = page.get_by_role("link", name="curves", exact=True).first.get_attribute("href")
+        curves, iterations, rollouts = (
+            page.get_by_role("link", name=name, exact=True).first.get_attribute("href")
+            for name in ("curves", "iterations", "rollouts")
+        )
+        page.goto(f"{base}{iterations}")
+        page.get_by_text("completions/mean_length").first.wait_for()
+        page.wait_for_timeout(SETTLING_MS)
+        yield "mlflow-iterations", page.screenshot()
         page.goto(f"{base}{curves}")
         page.get_by_text("Step", exact=True).first.wait_for()
         page.wait_for_timeout(SETTLING_MS)
@@ -90,7 +97,7 @@ def mlflow_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
         page.get_by_text("Show more").first.wait_for()
         page.wait_for_timeout(SETTLING_MS)
         yield "mlflow-iteration", page.screenshot()
-        page.goto(f"{base}{iteration}/traces")
+        page.goto(f"{base}{rollouts}")
         page.get_by_text("reference_answer").first.wait_for()
         page.wait_for_timeout(SETTLING_MS)
         yield "mlflow-rollouts", page.screenshot()

@@ -16,6 +16,22 @@ from tests.unit.tracking.project import Project
 
 KEYS = ("i0001", "i0002", "i0003", "other0003")
 """The last one is a branch: other answers from i0002 on."""
+JUDGED_BY = (
+    "recipe",
+    "eval/heldout/mean_at_4",
+    "reward",
+    "frac_reward_zero_std",
+    "clip_ratio/region_mean",
+    "kl_old",
+    "completions/mean_length",
+)
+IS_WHOLE = """label => {
+    const text = document.createRange();
+    text.selectNodeContents(label);
+    const head = label.closest(".ag-header-cell").getBoundingClientRect();
+    return text.getBoundingClientRect().right <= head.right && head.right <= innerWidth;
+}"""
+"""Whether a name fits into the head of its column, and that onto the screen."""
 ASKED_MS = 1_767_225_600_000
 
 
@@ -131,6 +147,22 @@ def test_the_printed_link_opens_the_runs_with_their_evaluation(pages: Pages) -> 
     expect(row.first).to_be_visible()
 
 
+def test_every_iteration_is_a_row_with_what_it_is_judged_by(pages: Pages) -> None:
+    """On a screen of 1,440 px, without a click: no row is folded away, no name of a column cut off."""
+    pages.page.goto(pages.link)
+    page = pages.follow("iterations")
+    for key in KEYS:
+        expect(page.get_by_role("link", name=key, exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="grpo, seed 0", exact=True)).to_have_count(0)
+    for name in JUDGED_BY:
+        label = page.locator(".ag-header-cell").get_by_text(name, exact=True)
+        expect(label).to_be_visible()
+        assert label.evaluate(IS_WHOLE), f"{name} is cut off"
+    # the reward of i0003, 0.65, beside its evaluation, 0.6
+    row = page.locator(".ag-center-cols-container").get_by_role("row").filter(has_text="0.65")
+    expect(row.first).to_contain_text("0.6")
+
+
 def test_curves_go_by_iteration_and_show_both_runs(pages: Pages) -> None:
     pages.page.goto(pages.link)
     pages.follow("curves")
@@ -186,7 +218,13 @@ def test_sampled_rollouts_have_their_rewards_as_feedback(pages: Pages) -> None:
 def test_all_sampled_rollouts_are_one_click_away(pages: Pages) -> None:
     pages.page.goto(pages.link)
     pages.follow("rollouts")
-    pages.sees("1+2=", "i0003/", "advantage")
+    pages.sees("1+2=", "reward", "advantage")
+    heads = pages.page.get_by_role("columnheader").all_inner_texts()
+    named = [
+        head for head in heads if head in {"Input", "Output", "reward", "reward_numeric_answer"}
+    ]
+    assert named == ["reward", "Input", "Output"]
+    expect(pages.page.get_by_text("Detect Issues")).to_have_count(0)
 
 
 def test_a_policy_is_a_model_with_its_evaluation(pages: Pages) -> None:

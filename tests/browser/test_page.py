@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from pipeline.page.rollouts import Limits
+from pipeline.page.choosing import Limits
 from pipeline.page.run import run_of
 from pipeline.page.writing import write_page
 from pipeline.params import read_params
@@ -136,6 +136,11 @@ def test_every_chart_shows_what_it_is_told(seen: Seen) -> None:
     assert {"Training reward", "Policy entropy", "Gradient norm"} <= set(titles)
     norms = figures.nth(titles.index("Gradient norm")).locator(".chart").inner_text().split()
     assert "1.5" in norms  # of every iteration
+    axis = figures.nth(titles.index("Gradient norm")).locator(".chart [aria-label^=Y-axis]")
+    assert "from 1.3 to 1.7" in (axis.get_attribute("aria-label") or "")  # around a flat line
+    told = figures.locator("p.sub").all_inner_texts()
+    assert told[0] == "share of answers right, with 95 % intervals"
+    assert "as in gspo" in told[titles.index("Clipped tokens")]
 
 
 def test_chains_are_drawn_as_the_reader_chooses(seen: Seen) -> None:
@@ -229,6 +234,72 @@ def test_evaluation_answers_are_filtered_and_opened_alike(seen: Seen) -> None:
     assert seen.complaints == []
 
 
+def test_the_reader_chooses_the_chain_of_the_rollouts(seen: Seen) -> None:
+    chain = seen.page.locator("#filters [name=chain] option")
+    assert chain.all_inner_texts() == ["i0002, grpo", "b0002, other", "all"]
+    iterations = "all => all.filter(each => !each.disabled).map(each => each.textContent)"
+    options = seen.page.locator("#filters [name=iteration] option")
+    seen.set("iteration", "i0002")
+    assert seen.set("chain", "b0002, other") == "1–25 of 128"  # i0002 is not of it
+    assert options.evaluate_all(iterations) == ["all", "i0001", "b0002"]
+    assert seen.set("iteration", "b0002") == "1–25 of 64"
+    seen.open(0)
+    assert "#b0002/" in seen.page.url
+    assert seen.set("of", "heldout") == "1–25 of 320"
+    seen.set("iteration", "")
+    assert seen.set("chain", "") == "1–25 of 960"
+    seen.set("of", "")
+    seen.page.locator("#filters button[type=reset]").click()
+    expect(seen.page.locator("#found")).to_have_text("1–25 of 128")
+    assert "Of the chain i0000 to i0002" in seen.page.locator("#doctor").inner_text()
+
+
+def test_each_list_says_what_it_lacks(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made.make(keys=["i0001"])
+    write_page(run_of(read_params()), Limits(rollouts=made.ROWS))
+    seen = look(browser, tmp_path / "reports" / "index.html")
+    notes = seen.page.locator("#rollouts [data-of]:visible")
+    assert notes.count() == 0  # all rollouts are here
+    assert seen.page.locator("#filters [name=chain]").count() == 0  # there is one
+    seen.set("of", "heldout")
+    assert notes.count() == 1
+    assert "evaluation answers are on this page" in notes.inner_text()
+    command = notes.locator("code").inner_text()
+    assert command.startswith("rollbook page --rollouts ") and "`" not in notes.inner_text()
+    seen.page.context.close()
+    write_page(run_of(read_params()), Limits(rollouts=int(command.split()[-1])))
+    seen = look(browser, tmp_path / "reports" / "index.html")
+    assert seen.set("of", "heldout") == "1–25 of 320"
+    assert seen.page.locator("#rollouts [data-of]").count() == 0
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize("width", SHOWN)
+def test_every_section_can_be_gone_to(browser: Browser, file: Path, width: int) -> None:
+    seen = look(browser, file, width)
+    links = seen.page.locator("header nav a")
+    assert links.count() == seen.page.locator("main > section").count() >= 6
+    for link in links.all():
+        box = link.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+        assert link.evaluate(
+            "element => { const { left, top, width, height } = element.getBoundingClientRect();"
+            "return document.elementFromPoint(left + width / 2, top + height / 2) === element }"
+        )
+        link.focus()
+        seen.page.keyboard.press("Enter")
+        anchor = link.get_attribute("href") or ""
+        heading, header = (
+            seen.page.locator(each).bounding_box() for each in (f"{anchor} > h2", "header")
+        )
+        assert heading is not None and header is not None
+        assert heading["y"] >= header["height"]  # nothing lies over it
+    seen.page.context.close()
+
+
 def test_order_and_leaves(seen: Seen) -> None:
     seen.set("order", "tokens down")
     lengths = [int(each) for each in seen.page.locator("#rows td:nth-child(3)").all_inner_texts()]
@@ -283,7 +354,7 @@ def test_keys_alone_are_enough(browser: Browser, file: Path) -> None:
             break
     controls = seen.page.locator("#theme, #chains input, #filters input, #filters select")
     wanted = controls.evaluate_all("all => all.map(each => each.id || each.name || each.value)")
-    assert set(wanted) - reached == set() and len(wanted) == 12
+    assert set(wanted) - reached == set() and len(wanted) == 13
     first = seen.page.evaluate(f"{focus}.title")
     keys.press("ArrowDown")
     second = seen.page.evaluate(f"{focus}.title")

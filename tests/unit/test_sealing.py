@@ -23,12 +23,13 @@ from pipeline.cli.seal import kept_keys
 from pipeline.cli.train_from import branch
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.lock_text import entries_of, lock_of, without
+from pipeline.page.choosing import Limits
 from pipeline.page.curves import charts
 from pipeline.page.environment import environments
 from pipeline.page.findings import diagnosed, findings_html
 from pipeline.page.lineage import drawing
 from pipeline.page.overview import evaluation, recipes
-from pipeline.page.rollouts import Limits, explored
+from pipeline.page.rollouts import explored
 from pipeline.page.run import run_of
 from pipeline.params import parse_params, read_params, read_text, read_yaml, write_text
 from pipeline.plan import PLAN_FILE, make_plan

@@ -58,13 +58,20 @@
   const within = (number, low, high) =>
     (low === null && high === null) || (number !== null && (low === null || number >= low) && (high === null || number <= high));
 
+  // Which iterations are of the chosen chain; of all chains where none is.
+  const keysOfChain = () => {
+    const chain = settings.chains.find(([name]) => name === form.elements.chain?.value);
+    return chain ? (key) => chain[1].includes(key) : () => true;
+  };
+
   const matching = () => {
     const set = form.elements.of.value, key = form.elements.iteration.value, finish = form.elements.finish.value;
+    const ofChain = keysOfChain();
     const text = form.elements.text.value.toLowerCase();
     const [rewardLow, rewardHigh, low, high] = ["reward-low", "reward-high", "advantage-low", "advantage-high"].map(bound);
     const kept = [];
     blocks.forEach((block, number) => {
-      if (block.set !== set || (key && block.iteration !== key)) return;
+      if (block.set !== set || !ofChain(block.iteration) || (key && block.iteration !== key)) return;
       const asked = text ? lower(block).prompt.map((each) => each.includes(text)) : [];
       for (let row = 0; row < block.text.length; row += 1) {
         if (finish && word(block.finish, row) !== finish) continue;
@@ -107,6 +114,15 @@
   const marked = (element, text) => {
     text.split(SIGNS).forEach((piece, place) => {
       if (piece) element.append(place % 2 ? make("span", "sign", piece) : piece);
+    });
+    return element;
+  };
+
+  // A sentence of this program: what stands between backticks is code.
+  const told = (element, text) => {
+    text.split(/`([^`]+)`/).forEach((piece, place) => {
+      if (place % 2) element.append(make("code", "", piece));
+      else marked(element, piece);
     });
     return element;
   };
@@ -224,14 +240,14 @@
   const completion = (block, row, views) => {
     const text = block.text[row];
     if (!views || !views.place.has(row)) {
-      return [...plain(text), make("p", "sub", `Not here token by token; rollbook show ${idOf(block, row)}`)];
+      return [...plain(text), told(make("p", "sub"), `Not here token by token; \`rollbook show ${idOf(block, row)}\` has it`)];
     }
     const marks = views.marks[views.place.get(row)], part = strip(block, row, views, STRIP), clipped = clippedIn(marks);
     const whole = () => strip(block, row, views, marks.length);
     const rest = marks.length > STRIP ? [offerWhole(part, `All ${marks.length.toLocaleString("en")} tokens; these are the first ${STRIP.toLocaleString("en")}`, whole)] : [];
     const legend = at("legend").content.cloneNode(true);
     const notes = [views.said, clipped ? `${clipped} held by a bound of the loss (${settings.clips.low} lower, ${settings.clips.high} upper)` : ""].filter(Boolean);
-    return [part, ...rest, legend, ...notes.map((note) => make("p", "sub", note)), grid(block, row, views)];
+    return [part, ...rest, legend, ...notes.map((note) => told(make("p", "sub"), note)), grid(block, row, views)];
   };
 
   // Both ends of a long text: its answer stands at the end.
@@ -298,7 +314,7 @@
     const row = block ? block.sample.findIndex((each, row) => (sample === undefined || each === sample) && block.prompt_id[block.group[row]] === prompt) : -1;
     if (row >= 0) { at("rollouts").scrollIntoView(); show(starts[number] + row, true); return; }
     open = null;
-    pane.replaceChildren(make("p", "", `${id} is not on this page; rollbook show ${id}`));
+    pane.replaceChildren(told(make("p"), `${id} is not on this page; \`rollbook show ${id}\` has it`));
     at("rollouts").scrollIntoView();
   };
   const showHash = () => {
@@ -323,16 +339,19 @@
     const button = body.querySelector("tr.open button") || body.querySelector("button");
     if (button) button.focus();
   });
-  // Iterations that the chosen kind has; only rollouts have advantages.
+  // Iterations that the chosen kind and chain have, and what of the kind is not here; only rollouts have advantages.
   const fit = () => {
-    const set = form.elements.of.value, keys = new Set(blocks.filter((block) => block.set === set).map((block) => block.iteration));
+    const set = form.elements.of.value, ofChain = keysOfChain();
+    const keys = new Set(blocks.filter((block) => block.set === set && ofChain(block.iteration)).map((block) => block.iteration));
+    const list = settings.lists[set ? 1 : 0];
+    for (const note of document.querySelectorAll("[data-of]")) note.hidden = note.dataset.of !== list;
     for (const option of form.elements.iteration.options) option.hidden = option.disabled = option.value !== "" && !keys.has(option.value);
     if (form.elements.iteration.selectedOptions[0]?.disabled) form.elements.iteration.value = "";
     at("advantages").disabled = set !== "";
   };
   form.addEventListener("input", (event) => {
     clearTimeout(waiting);
-    if (event.target.name === "of") fit();
+    if (event.target.name === "of" || event.target.name === "chain") fit();
     if (event.target.tagName === "SELECT") filter();
     else waiting = setTimeout(filter, TYPING);
   });
@@ -357,6 +376,10 @@
       offer("of", blocks.at(-1).set, blocks.at(-1).set ? `evaluation: ${blocks.at(-1).set}` : "training");
       offer("iteration", blocks.at(-1).iteration, blocks.at(-1).iteration);
     }
+    if (settings.chains.length > 1) {
+      for (const [name] of settings.chains) offer("chain", name, name);
+      offer("chain", "", "all");
+    } else at("chain").remove();
     const keys = form.elements.iteration; // by number; all of them stay first
     keys.append(...[...keys.options].sort((one, two) => one.value.slice(-4).localeCompare(two.value.slice(-4))));
     keys.value = "";

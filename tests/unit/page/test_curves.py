@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import PARAMS_FILE
+from pipeline.curve_words import TRAINING
 from pipeline.page.curves import TICKS, Chart, charts, numbers, specs
 from pipeline.page.run import run_of
 from pipeline.params import read_params
@@ -27,7 +28,7 @@ def chart(first: int, last: int) -> Chart:
         }
         for step in (first, last)
     ]
-    return Chart("title", "", points, "y", ["x"])
+    return Chart(TRAINING["reward"], "", points, ["x"])
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,12 @@ def test_marks_are_whole_iterations_within_the_axis(
 
 
 def test_the_curves_of_a_run(stored_run: Path) -> None:
-    found = {each.title: each for each in charts(run_of(read_params()))}
+    found = {each.curve.title: each for each in charts(run_of(read_params()))}
     assert list(found)[:2] == ["Evaluation", "Training reward"]
     assert "KL to the reference" not in found  # never measured
     assert "mean@4 goes from 0.4 at i0000 to 0.6 at i0002" in found["Evaluation"].told
+    assert found["Training reward"].curve.told == "mean over rollouts, with 95 % intervals"
+    assert found["Policy entropy"].curve.told == "nats per token"
     bands = [(point["low"], point["high"]) for point in found["Evaluation"].points]
     assert bands[0] == (0.36, 0.44)
     reward = found["Training reward"].points[0]
@@ -81,8 +84,8 @@ def test_every_chain_is_a_line_of_its_own_colour(
     first, second, *_ = specs([evaluation, reward])
     for spec in (first, second):
         assert spec["encoding"]["color"]["scale"]["domain"] == ["i0002, grpo", "b0002, other"]
-    assert "strokeDash" in first["layer"][1]["encoding"]
-    assert "strokeDash" not in second["layer"][1]["encoding"]
+    assert "strokeDash" in first["layer"][2]["encoding"]
+    assert "strokeDash" not in second["layer"][2]["encoding"]
     assert [row[0] for row in numbers(run).rows] == ["i0001", "i0002", "b0002"]
 
 

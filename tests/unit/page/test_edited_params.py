@@ -10,9 +10,9 @@ import pytest
 from pipeline.artifacts import path_of, read_json, write_json
 from pipeline.doctor.diagnosis import diagnosis_of
 from pipeline.doctor.iteration import AS_RUN, Reading
+from pipeline.page.choosing import Limits
 from pipeline.page.curves import charts
 from pipeline.page.overview import edited
-from pipeline.page.rollouts import Limits
 from pipeline.page.run import Run, run_of
 from pipeline.page.writing import page_html
 from pipeline.params import parse_yaml, read_params

@@ -30,6 +30,21 @@ def test_a_finding_says_what_to_change_and_where_to_look() -> None:
     assert "recipes.grpo.update_policy.learning_rate: 0.1 → 0.01" in html
 
 
+def test_code_is_set_off_and_texts_of_anyone_are_left_alone() -> None:
+    hostile = "`</code><script>alert(1)</script>` and `one more"
+    found = replace(FOUND, title=hostile, cause="`rollbook show` says which", evidence=["said `x`"])
+    html = findings_html(diagnosis(found, missing=("artifacts/x",)))
+    assert "<code>&lt;/code&gt;&lt;script&gt;alert(1)&lt;/script&gt;</code> and `one more" in html
+    assert "<dd><code>rollbook show</code> says which</dd>" in html
+    assert "<code>rollbook pull</code> brings what was made" in html
+    assert "<li>said `x`</li>" in html  # an answer, as it was given
+    assert "<script" not in html
+    failed = RollbookError("`x` failed", "leave it out with `doctor: [{off: true}]`")
+    assert findings_html(failed) == (
+        '<p class="bad">✗ <code>x</code> failed; leave it out with <code>doctor: [{off: true}]</code></p>'
+    )
+
+
 def test_ids_of_evaluations_lead_to_their_answers() -> None:
     name = "eval:math/aime/i0001/0123456789abcdef/02"
     assert linked(f"such as {name} is") == f'such as <a href="#{name}">{name}</a> is'

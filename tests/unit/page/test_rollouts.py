@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.artifacts import path_of, rows_in
-from pipeline.page.rollouts import Explored, Limits, explored
+from pipeline.page.choosing import Limits, enough
+from pipeline.page.rollouts import Explored, explored
 from pipeline.page.run import run_of
 from pipeline.page.token_views import HIGH, LOW, MASKED, SPECIAL
 from pipeline.params import read_params
 from pipeline.showing.facts import RolloutFacts, Token
 from pipeline.showing.finding import facts_of
 from pipeline.visible import visible
-from tests.unit.page.project import HOSTILE, KEYS, ROWS, drop
+from tests.unit.page.project import HOSTILE, KEYS, ROWS, drop, make
 from tests.unit.showing.project import edit
 
+ANSWERS = 320
+"""Of each evaluation."""
 EVALUATIONS = [f"eval:heldout/{key}" for key in KEYS]
 
 
@@ -31,6 +36,11 @@ def unpacked(text: str) -> Any:
 
 def pack(limits: Limits | None = None) -> Explored:
     return explored(run_of(read_params()), limits or Limits())
+
+
+def said_of(found: Explored, what: str) -> str:
+    """All that is said to be left out of a list."""
+    return " ".join(found.left_out.get(what, []))
 
 
 def test_columns_are_those_of_the_tables(stored_run: Path) -> None:
@@ -143,16 +153,58 @@ def test_limits_say_what_they_leave_out(stored_run: Path) -> None:
     assert all(len(set(block["group"])) == 1 for block in blocks.values())
     prompts = [blocks[name]["prompt_id"] for name in EVALUATIONS]
     assert prompts[0] == prompts[1]  # so that policies can be compared
-    said = " ".join(found.left_out)
-    assert "16 of 32 rollouts are on this page" in said and "--rollouts N" in said
+    said = said_of(found, "rollouts")
+    assert "evaluation" not in said  # each list says what it lacks
+    assert "4 of 640 evaluation answers are on this page" in said_of(found, "evaluation answers")
     assert "16 of 32 rollouts are on this page, whole groups, some of every iteration" in said
     assert "0 of 16 rollouts are here token by token" in said
 
 
+def test_what_rollouts_leave_free_is_for_evaluation_answers(stored_run: Path) -> None:
+    rollouts, answers = len(KEYS) * ROWS, len(KEYS) * ANSWERS
+    least = enough(rollouts, answers)
+    assert not pack(Limits(rollouts=least)).left_out
+    said = said_of(pack(Limits(rollouts=least - 1)), "evaluation answers")
+    assert f"of {answers} evaluation answers are on this page" in said
+    assert f"; `rollbook page --rollouts {least}` puts all on it." in said
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_enough_is_enough_and_no_more(rollouts: int, answers: int) -> None:
+    least = enough(rollouts, answers)
+    assert Limits(least).have_room_for(rollouts, answers)
+    assert least == 0 or not Limits(least - 1).have_room_for(rollouts, answers)
+
+
+def test_other_chains_are_here_whole_or_said_to_be_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(branch=("b0002", "i0001"))
+    run = run_of(read_params(), "i0002")
+    both = explored(run, Limits())
+    assert list(both.blocks)[:3] == [*KEYS, "b0002"] and "eval:heldout/b0002" in both.blocks
+    assert both.chains == {
+        "i0002, grpo": ["i0000", *KEYS],
+        "b0002, other": ["i0000", "i0001", "b0002"],
+    }
+    assert not both.missing
+    least = enough(3 * ROWS, 3 * ANSWERS)
+    assert "b0002" in explored(run, Limits(rollouts=least)).blocks
+    one = explored(run, Limits(rollouts=least - 1))
+    assert "b0002" not in one.blocks and list(one.chains) == ["i0002, grpo"]
+    said = "The rollouts of b0002, other are on a page of their own: `rollbook page --chain b0002`."
+    assert one.missing == [said]
+    cut = said_of(explored(run, Limits(rollouts=8)), "rollouts")
+    assert f"`rollbook page --chain i0002 --rollouts {enough(2 * ROWS, 2 * ANSWERS)}`" in cut
+    drop("rollouts", "b0002")
+    assert "b0002 is not on disk" in explored(run, Limits()).missing[0]
+
+
 def test_a_part_of_a_group_and_iterations_without_one_are_said(stored_run: Path) -> None:
-    (said,) = (each for each in pack(Limits(rollouts=4)).left_out if "rollouts are on" in each)
+    said = said_of(pack(Limits(rollouts=4)), "rollouts")
     assert "4 of 32 rollouts" in said and "of i0001, i0002 a part of a group" in said
-    (said,) = (each for each in pack(Limits(rollouts=1)).left_out if "rollouts are on" in each)
+    said = said_of(pack(Limits(rollouts=1)), "rollouts")
     assert "of i0002 a part of a group, none of i0001;" in said and "whole" not in said
 
 
@@ -170,8 +222,8 @@ def test_long_prompts_references_and_errors_lose_their_middle(own_run: Path) -> 
     texts = [*block["prompt"], *block["reference"], *block["error"].values()]
     assert len(texts) == 2 * prompts + 1 and all("characters …" in each for each in texts)
     assert sum(map(len, texts)) < 6_000
-    assert f"{len(texts)} prompts, reference answers and errors are longer" in " ".join(
-        found.left_out
+    assert f"{len(texts)} prompts, reference answers and errors are longer" in said_of(
+        found, "rollouts"
     )
     assert unpacked(pack().blocks["i0001"])["error"] == {str(ROWS - 1): "e" * 9_000}
 
@@ -185,7 +237,7 @@ def test_long_completions_lose_their_middle_and_no_view_is_wrong(own_run: Path) 
     assert block["text"][-1].endswith("the end") and "characters …" in block["text"][-1]
     assert ROWS - 1 not in views["row"]
     assert not any(views["spelled"])  # the stored tokens are of other texts: ids are shown
-    assert "1 completions are longer" in " ".join(found.left_out)
+    assert "1 completions are longer" in said_of(found, "rollouts")
 
 
 def test_what_is_not_on_disk_is_named_and_the_rest_is_shown(own_run: Path) -> None:

@@ -18,8 +18,8 @@ import pytest
 from pipeline.artifacts import path_of, write_json
 from pipeline.dvc_lock import LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.page.choosing import Limits
 from pipeline.page.curves import charts
-from pipeline.page.rollouts import Limits
 from pipeline.page.run import run_of
 from pipeline.page.writing import PAGE, page_html, write_page
 from pipeline.params import read_params
@@ -84,6 +84,7 @@ def written(chain: str = "") -> Parsed:
 
 def test_it_is_whole_and_links_only_to_itself(stored_run: Path) -> None:
     page = written()
+    assert "Of the chain" not in page.text  # there is one
     assert all(link.startswith("#") for link in page.links)
     sections = {link[1:] for link in page.links if "/" not in link}
     assert sections <= set(page.ids) and len(page.ids) == len(set(page.ids))
@@ -130,7 +131,7 @@ def test_what_dvc_lock_names_and_is_not_here_is_to_be_pulled(own_run: Path) -> N
     text = written().text
     assert "No numbers are on disk. rollbook pull brings them" in text
     assert "No iteration has run yet" not in text and "No rollouts yet" not in text
-    assert "The rollouts table of i0001 to i0002 is not on disk: `rollbook pull` brings it" in text
+    assert "The rollouts table of i0001 to i0002 is not on disk: rollbook pull brings it" in text
 
 
 def test_a_folder_where_the_page_goes_is_not_taken_away(own_run: Path) -> None:
@@ -164,6 +165,8 @@ def test_a_branch_is_shown_on_demand_and_drawn_always(
     page = written("i0002")
     assert "grpo: i0000 to i0002" in page.text
     assert "tells of the chain i0000 to i0002" in page.text and "Others end with b0002" in page.text
+    said = "Of the chain i0000 to i0002; rollbook page --chain b0002 tells of another."
+    assert page.text.count(said) == 3  # above the doctor, the policies and the environments
     assert "i0002, grpo" in page.text and "b0002, other" in page.text  # the legend of the curves
     other = written()  # it has begun last
     assert "grpo → other: i0000 to b0002" in other.text and "Others end with i0002" in other.text
@@ -213,6 +216,7 @@ def test_a_check_that_fails_is_said_on_the_page(own_run: Path) -> None:
     raw["doctor"] = [{"path": "mine.py:Broken"}]
     write_params(raw)
     page = written()
+    assert "hint:" not in page.text and "↵" not in page.text
     assert "broken on purpose" in page.text and "Rollouts" in page.text
 
 

@@ -208,7 +208,14 @@ def _metrics(stage: str, number: int) -> dict[str, float | None]:
     return {
         "generate_rollouts": {"completions/mean_length": 2.0},
         "score_rollouts": {"reward": mean + 0.05, "reward_std": 0.5},
-        "update_policy": {"loss": 0.5, "kl": None, "entropy": 1.5},
+        "compute_advantages": {"frac_reward_zero_std": 0.25},
+        "update_policy": {
+            "loss": 0.5,
+            "kl": None,
+            "kl_old": 0.01,
+            "entropy": 1.5,
+            "clip_ratio/region_mean": 0.125,
+        },
         "evaluate_policy": {
             "eval/heldout/mean_at_4": mean,
             "eval/heldout/mean_at_4_low": mean - 0.02,

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.artifacts import path_of, read_facts
 from pipeline.tracking.sync import bring_up_to_date
+from pipeline.tracking.views import run_link
 from tests.unit.tracking.conftest import Shown
 from tests.unit.tracking.project import Project
 
@@ -41,7 +42,7 @@ def test_the_chain_also_names_data_and_base_policy(shown: Shown) -> None:
     params = shown.chains[0].data.params
     assert params["data.train.0.name"] == "arithmetic"
     assert params["policy.base.name"] == "tiny"
-    assert params["update_policy.loss.name"] == "dapo"
+    assert params["seed"] == "0"
 
 
 def test_tags_say_where_it_comes_from(shown: Shown) -> None:
@@ -126,15 +127,13 @@ def test_descriptions_say_outcome_recipe_and_where_to_go(shown: Shown) -> None:
     assert "Recipe **grpo** from i0001: prompts: 256 an iteration; rollouts: 8 answers" in note
     assert "reward: numeric_answer; advantages: group; loss: dapo; KL: none; update: 16 " in note
     second = shown.iterations["i0002"][0].info.run_id
-    assert (
-        f"| [i0002](#/experiments/{shown.experiment_id}/runs/{second})&emsp;| grpo&emsp;|" in note
-    )
+    assert f"| [i0002]({run_link(shown.experiment_id, second)})&emsp;| grpo&emsp;|" in note
     note = shown.iterations["i0002"][0].data.tags["mlflow.note.content"]
     assert note.startswith("**heldout 0.500 [0.480, 0.520]**, greedy 0.600; training reward 0.550.")
     models = shown.client.search_logged_models([shown.experiment_id])
     [model] = [model for model in models if model.name == "policy-i0002"]
     assert (
-        f"[iteration i0002](#/experiments/{shown.experiment_id}/runs/{second})"
+        f"[iteration i0002]({run_link(shown.experiment_id, second)})"
         in (model.tags["mlflow.note.content"])
     )
 

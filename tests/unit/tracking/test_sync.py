@@ -1,3 +1,4 @@
+import copy
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of
 from pipeline.errors import ArtifactError, TrackingError
@@ -174,6 +176,42 @@ def test_branches_sent_together_are_runs_of_their_own(finished: Project) -> None
     assert shown.curve(branch, MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5})
 
 
+def test_parameters_of_a_chain_say_from_which_iteration_on_they_hold(finished: Project) -> None:
+    before = {"i0001": "i0000", "i0002": "i0001", "i0003": "i0002"}
+    bring_up_to_date(finished.params)
+    yaml = YAML()
+    content = yaml.load(Path("params.yaml").read_text())
+    recipes, iterations = content["recipes"], content["iterations"]
+    recipes["small"] = copy.deepcopy(recipes["grpo"])
+    recipes["small"]["update_policy"]["learning_rate"] = 0.00005
+    recipes["small"]["update_policy"]["loss"] = {"name": "gspo"}
+    for key, previous in (("i0004", "i0003"), ("i0005", "i0004")):
+        iterations[key] = {"previous": previous, "recipe": "small", "reference": "i0000"}
+    finished.configure(before, recipes=recipes, iterations=iterations)
+    finished.finish("i0004", "i0005")
+    assert bring_up_to_date(finished.params) == ["i0004", "i0005"]
+    shown = Shown()
+    [chain] = shown.chains
+    assert chain.data.tags["recipe"] == "grpo (1–3), small (4–5)"
+    rates = {
+        n: v for n, v in chain.data.params.items() if n.endswith("update_policy.learning_rate")
+    }
+    assert rates == {
+        "from i0001/update_policy.learning_rate": "0.0003",
+        "from i0004/update_policy.learning_rate": "5e-05",
+    }
+    assert chain.data.params["from i0004/update_policy.loss.name"] == "gspo"
+    # what stays is not said again, and an iteration's own run says all
+    assert "from i0004/generate_rollouts.group_size" not in chain.data.params
+    assert not [name for name in chain.data.params if name.startswith("from i0005/")]
+    [fifth] = shown.iterations["i0005"]
+    assert fifth.data.params["update_policy.learning_rate"] == "5e-05"
+    assert fifth.data.params["generate_rollouts.group_size"] == "8"
+    # the run got its new name when the others were there already
+    names = {run.data.tags["chain"] for runs in shown.iterations.values() for run in runs}
+    assert names == {"grpo → small, seed 0"}
+
+
 def test_a_superseded_run_says_so_in_its_name(finished: Project) -> None:
     bring_up_to_date(finished.params)
     finished.change("generate_rollouts", "i0002")
@@ -183,6 +221,9 @@ def test_a_superseded_run_says_so_in_its_name(finished: Project) -> None:
         "grpo, seed 0",
         "grpo, seed 0 (superseded)",
     ]
+    names = [run.data.tags["chain"] for runs in Shown().iterations.values() for run in runs]
+    # i0001 is shared; of i0002 there are two; nobody has made i0003 again
+    assert sorted(names) == ["grpo, seed 0"] * 2 + ["grpo, seed 0 (superseded)"] * 2
     finished.change("generate_rollouts", "i0002", "")
     finished.finish("i0002", "i0003")
     bring_up_to_date(finished.params)

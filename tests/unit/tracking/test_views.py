@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from ruamel.yaml import YAML
+
 from pipeline.tracking import views
 from pipeline.tracking.sync import bring_up_to_date, first_page
 from tests.unit.tracking.conftest import Shown
@@ -32,8 +34,39 @@ def test_views_show_the_metrics_that_the_run_has(finished: Project) -> None:
         "eval/heldout/mean_at_4",
         "Evaluation",
     )
-    traces = json.loads(json.loads(saved["mlflow.tracesV4ViewState.rollbook-rollouts"])["state"])
-    assert traces["assessmentColumns"].keys() >= {"reward", "reward_numeric_answer", "advantage"}
+    name = "mlflow.sharedViewState.rollbook-iterations"
+    iterations = json.loads(json.loads(saved[name])["state"])
+    # `kl` is no number in any of them
+    assert {"metrics.`kl_old`", "tags.`recipe`"} <= set(iterations["selectedColumns"])
+    assert "metrics.`kl`" not in iterations["selectedColumns"]
+    assert set(iterations["columnOrder"]) == iterations["columnWidths"].keys()
+
+
+def test_a_reward_that_is_the_total_has_no_column_of_its_own(finished: Project) -> None:
+    bring_up_to_date(finished.params)
+    name = "mlflow.tracesV4ViewState.rollbook-rollouts"
+    state = json.loads(json.loads(_saved(Shown())[name])["state"])
+    assert state["single"]["cols"].startswith("assessment:reward,input,output,")
+    assert state["assessmentColumns"] == {
+        "reward": True,
+        "reference_answer": True,
+        "advantage": True,
+        "reward_numeric_answer": False,
+    }
+    _weigh(finished, 0.5)
+    bring_up_to_date(finished.params)
+    state = json.loads(json.loads(_saved(Shown())[name])["state"])
+    assert "assessment:reward_numeric_answer" in state["single"]["cols"]
+
+
+def _weigh(project: Project, weight: float) -> None:
+    """Gives the only reward another weight, and makes everything again."""
+    yaml = YAML()
+    recipes = yaml.load(Path("params.yaml").read_text())["recipes"]
+    recipes["grpo"]["score_rollouts"]["rewards"][0]["weight"] = weight
+    keys = ("i0001", "i0002", "i0003")
+    project.configure({key: f"i{int(key[1:]) - 1:04d}" for key in keys}, recipes=recipes)
+    project.finish(*keys)
 
 
 def test_what_a_user_saved_over_a_view_stays(finished: Project) -> None:
