@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params, PromptFormat
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
-from pipeline.lock_entries import read_entries
+from pipeline.lock_entries import Entry, read_entries
 from pipeline.plan import (
     ITERATION_STAGES,
     ONCE_STAGES,
@@ -24,10 +24,34 @@ from pipeline.plan import (
     planned_digest,
 )
 from pipeline.sealed import run_settings
+from pipeline.visible import listed
 
 LARGE_POLICY_PARAMETERS = 10_000_000
 HIGH_LEARNING_RATE = 1e-5
 SHOWN_CHANGES = 6
+KEPT = "until `dvc repro`, what they made stays: show, page, doctor, compare, verify and ui go on telling of it"
+"""Said beside finished steps that would run again."""
+WORDS = {"setting": "settings", "code": "code", "file": "data"}
+"""What kinds of changes are called together."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is otherwise for a step than when it ran.
+
+    Attributes:
+        kind: a setting, a source file, or a file of data that settings name.
+        place: in params.yaml, or path of the file.
+        how: the old value and the new one; of a file whether it is new, gone or changed.
+    """
+
+    kind: Literal["setting", "code", "file"]
+    place: str
+    how: str
+
+    def __str__(self) -> str:
+        named = self.place if self.kind == "setting" else f"{self.kind} {self.place}"
+        return f"{named}: {self.how}"
 
 
 @dataclass(frozen=True)
@@ -36,13 +60,14 @@ class Rerun:
 
     Attributes:
         stage, key: which step.
-        reasons: what changed for this step itself; empty if only something before it changed.
+        reasons: what changed for this step itself; empty if only something before it changed, or its run_info, which
+            has what it ran with, is not here.
         seconds: what it took last time.
     """
 
     stage: str
     key: str
-    reasons: tuple[str, ...]
+    reasons: tuple[Change, ...]
     seconds: float
 
 
@@ -120,7 +145,12 @@ def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE)
     An upper bound: a step that comes out as before stops what follows it, and results that DVC
     has in its run cache are restored instead of made again.
     """
-    locked = _locked_steps(lock_file)
+    return reruns_among(read_entries(lock_file), params, plan)
+
+
+def reruns_among(entries: Iterable[Entry], params: Params, plan: Mapping[str, Any]) -> list[Rerun]:
+    """As `reruns`, among steps that were read from dvc.lock before."""
+    locked = _digests(entries)
     stale_paths: set[Path] = set()
     found = []
     for name, key in steps_of(params):
@@ -132,7 +162,8 @@ def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE)
             stale_paths.update(stage.output_paths(key))
             info = _run_info(name, key)
             now = planned(params, name, key)
-            reasons = tuple(changes(info, now, stage.settings.places())) if changed else ()
+            known = changed and info
+            reasons = tuple(changes(info, now, stage.settings.places())) if known else ()
             found.append(
                 Rerun(name, key, reasons, float(info.get("seconds", {}).get("total", 0.0)))
             )
@@ -141,7 +172,7 @@ def reruns(params: Params, plan: Mapping[str, Any], lock_file: Path = LOCK_FILE)
 
 def unfinished(params: Params, lock_file: Path = LOCK_FILE) -> list[str]:
     """Iterations that have steps which never finished."""
-    locked = _locked_steps(lock_file)
+    locked = _digests(read_entries(lock_file))
     return [
         key
         for key in params.iterations
@@ -201,14 +232,31 @@ def describe(found: list[Rerun]) -> str:
     lines = [
         f"{len(found)} finished steps run again, from {found[0].stage}@{found[0].key} on; they took {took}, because"
     ]
-    reasons = dict.fromkeys(reason for step in found for reason in step.reasons)
-    lines += [f"  - {reason}" for reason in list(reasons)[:SHOWN_CHANGES]]
+    reasons = _reasons(found)
+    lines += [f"  - {reason}" for reason in reasons[:SHOWN_CHANGES]]
     if len(reasons) > SHOWN_CHANGES:
         lines.append(f"  - and {len(reasons) - SHOWN_CHANGES} more changes")
+    if not reasons:
+        lines.append(f"  - {causes(found)}")
     lines.append(
         "  (results that DVC still has in its run cache, as after undoing a change, are restored)"
     )
     return "\n".join(lines)
+
+
+def causes(found: Sequence[Rerun]) -> str:
+    """What changed, by kind in one line, such as `code (pipeline/evaluation.py)`; empty if nothing runs again."""
+    places: dict[str, list[str]] = {}
+    for reason in _reasons(found):
+        places.setdefault(WORDS[reason.kind], []).append(reason.place)
+    if found and not places:
+        return "not known here: run_info, which has what they ran with, is not on this machine"
+    return ", ".join(f"{word} ({listed(named, 2)})" for word, named in places.items())
+
+
+def _reasons(found: Sequence[Rerun]) -> list[Change]:
+    """All that changed, each once."""
+    return list(dict.fromkeys(reason for step in found for reason in step.reasons))
 
 
 def steps_of(params: Params) -> Iterator[tuple[str, str]]:
@@ -225,13 +273,9 @@ def steps_of(params: Params) -> Iterator[tuple[str, str]]:
             del waiting[key]
 
 
-def _locked_steps(lock_file: Path) -> dict[tuple[str, str], str]:
-    """Digest that each finished step was run with, from dvc.lock."""
-    return {
-        (item.stage, item.key): item.digest
-        for item in read_entries(lock_file)
-        if item.digest is not None
-    }
+def _digests(entries: Iterable[Entry]) -> dict[tuple[str, str], str]:
+    """Digest that each finished step was run with."""
+    return {(item.stage, item.key): item.digest for item in entries if item.digest is not None}
 
 
 def _run_info(name: str, key: str) -> dict[str, Any]:
@@ -241,7 +285,9 @@ def _run_info(name: str, key: str) -> dict[str, Any]:
         return {}
 
 
-def changes(info: Mapping[str, Any], now: Dependencies, places: Mapping[str, str]) -> Iterator[str]:
+def changes(
+    info: Mapping[str, Any], now: Dependencies, places: Mapping[str, str]
+) -> Iterator[Change]:
     """What differs between the settings and code of the last run and those of now, by place in params.yaml."""
     before, after = (
         flat({places.get(name, name): value for name, value in settings.items()})
@@ -249,15 +295,17 @@ def changes(info: Mapping[str, Any], now: Dependencies, places: Mapping[str, str
     )
     for place in sorted(before.keys() | after.keys()):
         if before.get(place) != after.get(place):
-            yield f"{place}: {before.get(place, 'unset')} → {after.get(place, 'unset')}"
-    for title, old, new in (
+            how = f"{before.get(place, 'unset')} → {after.get(place, 'unset')}"
+            yield Change("setting", place, how)
+    kinds: tuple[tuple[Literal["code", "file"], Mapping[str, str], Mapping[str, str]], ...] = (
         ("code", info.get("code", {}), now.code),
         ("file", info.get("files", {}), now.files),
-    ):
+    )
+    for kind, old, new in kinds:
         for file in sorted(old.keys() | new.keys()):
             if old.get(file) != new.get(file):
                 how = "new" if file not in old else "gone" if file not in new else "changed"
-                yield f"{title} {file}: {how}"
+                yield Change(kind, file, how)
 
 
 def flat(value: Any, place: str = "") -> dict[str, Any]:

@@ -266,7 +266,8 @@ def side_of(text: str) -> Side:
     name, colon, what = text.rpartition(":")
     if not colon:
         _refuse_ambiguous(text)
-        name, what = (WORKSPACE, text) if _is_of_workspace(text) else (text, "")
+        of_workspace = _is_of_workspace(text) or _is_no_revision(text)
+        name, what = (WORKSPACE, text) if of_workspace else (text, "")
     revision = revision_of(name)
     rows = _curves(revision)
     evaluated = list(dict.fromkeys(row["iteration"] for row in rows if row["set"]))
@@ -349,6 +350,17 @@ def _refuse_ambiguous(text: str) -> None:
     what = f"{text!r} is of the workspace and also names the revision {short(commit)}"
     hint = f"say {WORKSPACE}:{text}, or {text}: for the revision"
     raise ConfigError([Problem("", f"{what}; {hint}")], COMMAND)
+
+
+def _is_no_revision(text: str) -> bool:
+    """Whether it is written as an iteration is, and git knows no such name: the one meant is not there."""
+    if not (PARAMS_FILE.exists() and ITERATION_KEY.fullmatch(text)):
+        return False
+    try:
+        commit_of(text)
+    except RollbookError:
+        return True
+    return False
 
 
 def _is_of_workspace(text: str) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pipeline.recipe_words import USUAL_CLIPPING
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -44,8 +46,7 @@ TRAINING: Mapping[str, Curve] = {
     "entropy": Curve("Policy entropy", "nats per token", 0.1),
     "clip_share": Curve(
         "Clipped tokens",
-        "share that a bound of the loss holds; of rollouts where a ratio is of a whole answer, as in gspo: there a "
-        "large share is usual",
+        f"share that a bound of the loss holds; {USUAL_CLIPPING}, and rollouts are counted",
         0.1,
         is_share=True,
     ),

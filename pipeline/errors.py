@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,10 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of errors on a disk that is full, or as good as full for this user."""
 FREE_SPACE = "free some space and run the same command again; nothing was lost"
 """The way out of them."""
+NUMBERED = re.compile(r"(?P<before>.*[A-Za-z@_])(?P<number>[0-9]+)")
+"""A name that counts, such as i0003 or update_policy@i0003."""
+IN_FULL = 8
+"""Names that count on from each other are listed one by one up to here."""
 
 
 class RollbookError(Exception):
@@ -121,6 +127,45 @@ class StoreError(TrackingError):
 def nearest(name: object, allowed: Iterable[object]) -> str:
     """Says which names are allowed and, if one looks like `name`, asks whether it was meant."""
     names = sorted(str(option) for option in allowed)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    close = closest(str(name), names, 1) or difflib.get_close_matches(
+        str(name), names, n=1, cutoff=0.5
+    )
     meant = f"did you mean {close[0]!r}? " if close else ""
-    return f"{meant}allowed: {', '.join(names)}" if names else f"{meant}nothing is allowed here"
+    shown = ", ".join(_in_short(names))
+    return f"{meant}allowed: {shown}" if names else f"{meant}nothing is allowed here"
+
+
+def closest(name: str, names: Iterable[str], count: int) -> list[str]:
+    """Of names that count as `name` does, such as i0006 for i0099, those with the nearest numbers, at most `count`."""
+    letters, wanted = _counted(name)
+    if wanted is None:
+        return []
+    numbers = {
+        each: number
+        for each in names
+        for before, number in [_counted(each)]
+        if number is not None and before == letters
+    }
+    return sorted(numbers, key=lambda each: (abs(numbers[each] - wanted), each))[:count]
+
+
+def _counted(name: str) -> tuple[str, int | None]:
+    """What stands before the number that a name ends with, and the number; None if it has none."""
+    found = NUMBERED.fullmatch(name)
+    return (found["before"], int(found["number"])) if found else (name, None)
+
+
+def _in_short(names: Sequence[str]) -> Iterator[str]:
+    """The names, of many that count on from each other the first and the last."""
+    places = enumerate(names)
+
+    def run_of(item: tuple[int, str]) -> tuple[str, int | None]:
+        before, number = _counted(item[1])
+        return before, None if number is None else number - item[0]
+
+    for (_, apart), items in itertools.groupby(places, key=run_of):
+        found = [name for _, name in items]
+        if apart is None or len(found) <= IN_FULL:
+            yield from found
+        else:
+            yield f"{found[0]} to {found[-1]}"

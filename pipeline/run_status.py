@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import path_of, read_json
-from pipeline.checking import steps_of
+from pipeline.checking import causes, reruns_among, steps_of
 from pipeline.config import BASE_KEY, Params
 from pipeline.disk_use import DiskUse, disk_uses
 from pipeline.dvc_lock import RESCORES_LOCK_FILE
@@ -91,6 +91,7 @@ class RunStatus:
         rescores: state of every entry of `rescores:`, by name and iteration.
         disk: by kind.
         seconds_left: until all is done, at the pace of before; None if it is not known of some step.
+        stale_because: what changed since stale steps ran, by kind; empty if none is.
     """
 
     recipes: Mapping[str, str]
@@ -99,6 +100,7 @@ class RunStatus:
     rescores: Mapping[str, Mapping[str, State]]
     disk: Sequence[DiskUse]
     seconds_left: float | None
+    stale_because: str = ""
 
     def of(self, stage: str, key: str) -> StepStatus | None:
         """The status of a step, if there is such a step."""
@@ -146,6 +148,9 @@ def read_status(params: Params, plan: Mapping[str, Any] | None = None) -> RunSta
         rescores=_rescores(params, plan, entries, running),
         disk=disk_uses(),
         seconds_left=sum(known) if len(known) == len(left) else None,
+        stale_because=_stale_because(params, plan, entries)
+        if State.STALE in states.values()
+        else "",
     )
 
 
@@ -184,6 +189,14 @@ def _states(
     for key in params.iterations:
         states[TRACKING_STAGE, key] = _tracked(by_step.get((TRACKING_STAGE, key)), made, unsettled)
     return states
+
+
+def _stale_because(params: Params, plan: Mapping[str, Any], entries: Sequence[Entry]) -> str:
+    """What changed; where all settings, code and data are as they were, it is what steps before them made."""
+    return (
+        causes(reruns_among(entries, params, plan))
+        or "tables that they read, which were made again since"
+    )
 
 
 def _is_gone(entry: Entry) -> bool:

@@ -32,6 +32,8 @@ def check() -> None:
         parts.append(f"re-scores {', '.join(recipes)}")
     click.echo(f"params.yaml: {', '.join(parts)}: all valid")
     click.echo(checking.describe(found))
+    if found:
+        click.echo(f"  ({checking.KEPT})")
     if waiting := checking.unfinished(params):
         click.echo(f"not run yet: {', '.join(waiting)}")
     for name, keys in checking.waiting_rescores(params, plan).items():

@@ -47,8 +47,9 @@ def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
     a recipe is refs/heads/NAME.
 
     \b
-    Examples: rollbook compare i0006 strict0006
-              rollbook compare grpo strict
+    Examples: rollbook compare i0003 i0006
+              rollbook compare i0006 gspo0004
+              rollbook compare grpo gspo
               rollbook compare HEAD~1 workspace
               rollbook compare main:i0003 my-experiment
     """
@@ -89,10 +90,16 @@ def _print_shared(found: Comparison) -> None:
 
     if not found.shared:
         return
-    if list(found.shared) == found.sides[0].chain == found.sides[1].chain:
+    one, two = (side.chain for side in found.sides)
+    shared = list(found.shared)
+    if shared == one == two:
         click.echo("The policies are the same, byte for byte.")
+    elif shared == one:
+        click.echo(f"B was trained on from A: what they share are the policies of {span(shared)}.")
+    elif shared == two:
+        click.echo(f"A was trained on from B: what they share are the policies of {span(shared)}.")
     else:
-        click.echo(f"The policies of {span(found.shared)} are the same, byte for byte.")
+        click.echo(f"The policies of {span(shared)} are the same in both, byte for byte.")
 
 
 def _print_settings(found: Comparison) -> None:

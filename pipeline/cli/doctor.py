@@ -16,7 +16,7 @@ from pipeline.cli.console import WIDTH_IN_FILES, note_off_lock, refuse_elsewhere
 from pipeline.config import BASE_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError
 from pipeline.params import read_params
-from pipeline.visible import visible
+from pipeline.visible import json_safe, visible
 
 if TYPE_CHECKING:
     from pipeline.doctor.checks.base import Check
@@ -139,14 +139,15 @@ def _list(as_json: bool) -> None:
             }
             for check in checks
         }
-        click.echo(json.dumps(content, indent=1, ensure_ascii=False))
+        click.echo(json_safe(json.dumps(content, indent=1, ensure_ascii=False)))
         return
     for check in checks:
-        click.echo(f"{check.name}: {headline_of(type(check))}{' (off)' if check.off else ''}")
+        line = f"{check.name}: {headline_of(type(check))}{' (off)' if check.off else ''}"
+        click.echo(visible(line))
         for name, value, meaning in _thresholds(check):
             click.echo(
                 textwrap.fill(
-                    f"{name}: {value}  {meaning}",
+                    visible(f"{name}: {value}  {meaning}"),
                     WIDTH_IN_FILES,
                     initial_indent="  ",
                     subsequent_indent="      ",

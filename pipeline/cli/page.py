@@ -29,7 +29,7 @@ def page(chain: str, rollouts: int | None) -> None:
     finds, re-scores, lineage and environment, from what is on disk. Rollouts of other chains are on it where all of
     them fit. The page needs nothing else, and asks the network for nothing.
 
-    Example: rollbook page --chain strict0006
+    Example: rollbook page --chain gspo0004
     """
     refuse_elsewhere()
     from pipeline.lean_imports import import_numpy_alone, settle_without_pandas

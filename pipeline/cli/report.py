@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.cli.console import refuse_elsewhere, thinned
+from pipeline.config import Params
 from pipeline.params import read_params
 from pipeline.report import Iteration, Report, read_report
 
@@ -31,12 +33,29 @@ def report() -> None:
     from rich.console import Console
 
     params, console = read_params(), Console()
-    found = read_report(params)
+    found, changed = as_it_ran(read_report(params), params)
     print_table(
         found,
         console if console.is_terminal else Console(width=WIDTH_IN_FILES),
         len(params.every_iteration),
     )
+    if changed:
+        from pipeline.doctor.iteration import recipes_changed
+
+        click.echo(f"note: {recipes_changed(changed)}", err=True)
+
+
+def as_it_ran(report: Report, params: Params) -> tuple[Report, list[str]]:
+    """The report with the recipes that iterations ran with, and those that params.yaml has another one for now."""
+    from pipeline.doctor.iteration import Reading
+
+    readings = {item.key: Reading(item.key, params) for item in report.iterations if item.step}
+    named = [
+        replace(item, recipe=readings[item.key].recipe_name) if item.step else item
+        for item in report.iterations
+    ]
+    changed = [key for key, reading in readings.items() if reading.is_changed]
+    return replace(report, iterations=named), changed
 
 
 def print_table(report: Report, console: Console, configured: int = 0) -> None:

@@ -31,7 +31,7 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
     prompt (4a7f…), an iteration (i0003: its policy) or the digest of a policy. The beginning of an id will do. Nothing
     is run and no model is loaded; an advantage is computed again from the stored rewards and compared.
 
-    Example: rollbook show i0003/4a7f0c3b9d21e856/02
+    Example: rollbook show i0003/14166724d29af2b2/02
     """
     from pipeline.lean_imports import import_numpy_alone, settle_without_pandas
 

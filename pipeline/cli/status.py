@@ -93,6 +93,8 @@ def _took(steps: Sequence[StepStatus]) -> str:
 
 
 def _lines(found: RunStatus) -> Iterator[str]:
+    from pipeline.checking import KEPT
+
     yield LEGEND
     for step in found.steps:
         if step.state == "running":
@@ -105,10 +107,10 @@ def _lines(found: RunStatus) -> Iterator[str]:
             if found.seconds_left is None
             else _duration(found.seconds_left)
         )
-        stale = sum(step.state == "stale" for step in waiting)
-        reasons = "; `rollbook check` says why" if stale else ""
-        steps = f"{len(waiting)} step{'' if len(waiting) == 1 else 's'}"
-        yield f"to do: {steps}, {stale} stale{reasons}; time left {left}"
+        yield f"to do: {_counted(waiting)}; time left {left}"
+        if found.stale_because:
+            yield f"stale, for these changed: {found.stale_because}; `rollbook check` says more"
+            yield KEPT
     elif not any(step.state == "running" for step in found.steps):
         yield "nothing is left to do"
     for part in found.sealed:
@@ -123,6 +125,20 @@ def _lines(found: RunStatus) -> Iterator[str]:
     ]
     total = sum(use.size for use in found.disk)
     yield f"on disk: {_size(total)}, each file once: {', '.join(uses)}"
+
+
+def _counted(waiting: Sequence[StepStatus]) -> str:
+    """How many steps, and how many are stale. Those that show an iteration in MLflow are counted apart: `check`, which
+    says what runs again, has none of them.
+    """
+    from pipeline.run_status import TRACKING_STAGE
+
+    shown = sum(step.stage == TRACKING_STAGE for step in waiting)
+    steps = [step for step in waiting if step.stage != TRACKING_STAGE]
+    stale = sum(step.state == "stale" for step in steps)
+    parts = [f"{len(steps)} step{'' if len(steps) == 1 else 's'}, {stale} stale"] if steps else []
+    parts += [f"{shown} iteration{'' if shown == 1 else 's'} to show in MLflow"] if shown else []
+    return ", ".join(parts)
 
 
 def _span(keys: Sequence[str]) -> str:

@@ -25,8 +25,9 @@ LAST_PORT = 65535
     help="Port of the web server.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-def ui(port: int, host: str) -> None:
-    """Show the runs in MLflow: brings the store up to date, then does what `mlflow ui` does.
+@click.option("--verbose", "-v", is_flag=True, help="Print what the server logs of requests.")
+def ui(port: int, host: str, verbose: bool) -> None:
+    """Show the runs in MLflow: brings the store up to date, does what `mlflow ui` does, and prints the link.
 
     Nothing leaves this machine. With MLFLOW_TRACKING_URI set to a server, that server shows them.
 
@@ -55,9 +56,10 @@ def ui(port: int, host: str) -> None:
         return
     from pipeline.tracking.server import serve
 
+    click.echo("MLflow starts; its link follows when it answers", err=True)
     shown = f"[{host}]" if ":" in host else host
-    click.echo(f"MLflow: http://{shown}:{port}/{page} (Ctrl-C stops it)")
-    serve(uri, str(artifact_folder()), host, port)
+    link = f"MLflow: http://{shown}:{port}/{page} (Ctrl-C stops it)"
+    serve(uri, str(artifact_folder()), host, port, lambda: click.echo(link), verbose)
 
 
 def _refuse_busy_port(host: str, port: int) -> None:

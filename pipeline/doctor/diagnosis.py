@@ -15,6 +15,7 @@ from pipeline.doctor.chain import ChainReading, chain_reading_of
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.conflicts import Conflict, conflicts_of
 from pipeline.doctor.finding import GRADES, Finding
+from pipeline.doctor.iteration import recipes_changed
 from pipeline.errors import RollbookError
 from pipeline.params import read_params
 from pipeline.registry import build, menu
@@ -82,10 +83,7 @@ class Diagnosis:
                 "`rollbook verify` says whether it is as it was made"
             )
         if self.changed:
-            found.append(
-                f"params.yaml has another recipe now than {listed(self.changed)} ran with; "
-                "`rollbook check` says what would run again"
-            )
+            found.append(recipes_changed(self.changed))
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeline.doctor.rollouts import Rollouts, Tables
 from pipeline.plan import ITERATION_STAGES
 from pipeline.scoring.totals import FloatArray, numbers_in
 from pipeline.showing.tables import Stored, stored
+from pipeline.visible import listed
 
 AS_RUN = {
     "prepare_prompts": "format",
@@ -121,6 +122,14 @@ class Reading:
     def evaluation(self) -> pa.Table | None:
         """Set, prompt, reward, greedy of its evaluation; None where it is not on disk or not evaluated."""
         return evaluation_of(self.key)
+
+
+def recipes_changed(keys: Collection[str]) -> str:
+    """What to say of iterations that params.yaml has another recipe for now than they ran with."""
+    return (
+        f"params.yaml has another recipe now than {listed(keys)} ran with; "
+        "`rollbook check` says what would run again"
+    )
 
 
 def _said(recipe: Recipe) -> dict[str, Any]:

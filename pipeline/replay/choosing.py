@@ -85,7 +85,7 @@ class Choice:
         today = None if wanted is None else dependencies_of(stage, wanted)
         since: tuple[str, ...] = ("today's code cannot read its settings",)
         if today is not None:
-            since = tuple(changes(info, today, stage.settings.places()))
+            since = tuple(map(str, changes(info, today, stage.settings.places())))
         if self._options.with_code:
             tree, digest = self._asked_for(today)
         elif today is not None and (today.code, today.files) == (info["code"], info["files"]):

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline.ancestry import EMPTY, GET, SHORTEST_DIGEST
 from pipeline.artifacts import ROOT, keys_of, path_of, read_facts
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, closest
 from pipeline.hashing import FACTS_FILE
 from pipeline.ids import EVALUATION, parts_of, parts_of_group
 from pipeline.showing.chain import Chain
@@ -234,7 +234,7 @@ def _ambiguous(text: str, names: Sequence[str]) -> ArtifactError:
 
 
 def _unknown(text: str, names: Iterable[str], looked_for: str = "") -> ArtifactError:
-    """Nearest are the ids that agree with it the longest from the left: ids are hashes, alike only there.
+    """Nearest are iterations by their numbers, and ids that agree with it the longest from the left: ids are hashes.
 
     Of those that do so equally, the ones with the same end: i0003 for i3.
     """
@@ -243,7 +243,8 @@ def _unknown(text: str, names: Iterable[str], looked_for: str = "") -> ArtifactE
     def distance(name: str) -> tuple[int, int, str]:
         return -_alike(name, wanted), -_alike(name[::-1], wanted[::-1]), name
 
-    near = sorted(names, key=distance)[:NEAREST]
+    names = [*names]
+    near = closest(wanted, names, NEAREST) or sorted(names, key=distance)[:NEAREST]
     hint = f"nearest: {', '.join(near)}" if near else GET
     return ArtifactError(f"there is no rollout, group, prompt or policy {text!r}", hint)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.evaluation import RIGHT_FROM
 from pipeline.hashing import short as digits
+from pipeline.recipe_words import clipping_in_words
 from pipeline.showing.facts import (
     Advantage,
     Arithmetic,
@@ -46,18 +47,20 @@ from pipeline.showing.sections import (
     written,
 )
 
+CLIP_SHARE = "clip_ratio/region_mean"
 UPDATE_METRICS = (
     "loss",
     "grad_norm",
     "learning_rate",
     "entropy",
     "kl",
-    "clip_ratio/region_mean",
+    CLIP_SHARE,
     "ratio/min",
     "ratio/max",
     "optimizer_step",
 )
 """Metrics of an update that are shown of a policy; all are in the JSON."""
+ASKED_ONCE = "one row: no other iteration drew this prompt; those of an evaluation set are asked of every policy"
 TOKENS_LISTED = 12
 """Tokens of a completion with their numbers; of more, those that were clipped, then the least likely."""
 
@@ -291,6 +294,8 @@ def _prompt(facts: PromptFacts) -> Page:
                 ]
             )
         )
+    if facts.over_time and len(facts.occurrences) == 1:
+        parts.append(Lines([ASKED_ONCE]))
     if facts.missing:
         parts.append(Lines(facts.missing))
     sections.append(Section(title, parts))
@@ -364,7 +369,11 @@ def _policy_origin(facts: PolicyFacts) -> list[Part]:
     numbers = [
         f"{name} {shown(facts.metrics[name])}" for name in UPDATE_METRICS if name in facts.metrics
     ]
-    return [Pairs([*pairs, *([("numbers", ", ".join(numbers))] if numbers else [])])]
+    if numbers:
+        pairs.append(("numbers", ", ".join(numbers)))
+    if CLIP_SHARE in facts.metrics and (words := clipping_in_words(facts.settings.get("loss", {}))):
+        pairs.append((CLIP_SHARE, words))
+    return [Pairs(pairs)]
 
 
 def _trained_on(facts: PolicyFacts) -> list[Part]:

@@ -173,14 +173,16 @@ def tracked(key: str, digest: str) -> Tracked:
         return Tracked("", "", f"in the MLflow at {uri}, search runs for {search}")
     file = Path(uri.removeprefix("sqlite:///"))
     if not file.is_file():
-        return Tracked("", "", "there is no MLflow store here; `rollbook track` makes it")
+        return Tracked(
+            "", "", "there is no MLflow store here; `make ui` makes it and shows the run"
+        )
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=0.2)) as store:
             found = store.execute(QUERY, {"digest": digest, "key": key}).fetchone()
     except sqlite3.Error:  # busy, or laid out by another MLflow
         return Tracked("", "", f"`make ui`, then search runs for {search}")
     if found is None:
-        return Tracked("", "", "not in the MLflow store yet; `rollbook track` sends it")
+        return Tracked("", "", "not in the MLflow store yet; `make ui` sends it and shows it")
     run, experiment = found
     page = f"{SERVER}/#/experiments/{experiment}/runs/{run}"
     return Tracked(str(run), page, f"`make ui`, then {page}")

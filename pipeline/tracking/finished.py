@@ -11,13 +11,13 @@ import datetime
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import path_of, read_json
+from pipeline.artifacts import path_of, read_json, read_metrics
 from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.plan import ITERATION_STAGES, PLAN_FILE, load_stage, planned_digest
@@ -87,9 +87,16 @@ class Disk:
         self._known: dict[Path, dict[str, Any]] = {}
 
     def holds(self, stage: str, key: str) -> bool:
-        """Whether the step is finished and current. Must be asked of the steps it reads from first."""
+        """Whether the step is finished and current. Must be asked of the steps it reads from first.
+
+        Raises:
+            ArtifactError: if its metrics are damaged, or one of them is no number.
+        """
+        if not path_of(f"metrics/{stage}", key).exists():
+            return False
+        self.metrics(stage, key)
         try:
-            info, _ = self.info(stage, key), self.metrics(stage, key)
+            info = self.info(stage, key)
         except ArtifactError:
             return False
         declared, digest = load_stage(stage), info["digest"]
@@ -143,11 +150,13 @@ class Disk:
         return self._read(path_of(f"run_info/{stage}", key))
 
     def metrics(self, stage: str, key: str) -> dict[str, Any]:
-        return self._read(path_of(f"metrics/{stage}", key))
+        return self._read(path_of(f"metrics/{stage}", key), read_metrics)
 
-    def _read(self, path: Path) -> dict[str, Any]:
+    def _read(
+        self, path: Path, reader: Callable[[Path], dict[str, Any]] = read_json
+    ) -> dict[str, Any]:
         if path not in self._known:
-            self._known[path] = read_json(path)
+            self._known[path] = reader(path)
         return self._known[path]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.artifacts import read_json
+from pipeline.artifacts import read_json, read_metrics
 from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.plan import RESCORE_STAGE, load_stage
@@ -55,18 +55,24 @@ class Answers:
 
 
 def stored_answers(params: Params) -> list[Answers]:
-    """What the entries of `rescores:` left on disk."""
+    """What the entries of `rescores:` left on disk.
+
+    Raises:
+        ArtifactError: if a metric is no number.
+    """
     found = []
     for name in params.rescores:
         stage = load_stage(RESCORE_STAGE).for_rescore(name)
         infos, numbers = {}, {}
         for key in params.every_iteration:
+            if not stage.metrics_path(key).exists():
+                continue
+            found_numbers = read_metrics(stage.metrics_path(key))
             try:
-                infos[key], numbers[key] = (
-                    read_json(path) for path in (stage.run_info_path(key), stage.metrics_path(key))
-                )
+                infos[key] = read_json(stage.run_info_path(key))
             except ArtifactError:
                 continue
+            numbers[key] = found_numbers
         if infos:
             last = max(infos.values(), key=finished_ms)
             inputs = {key: info["inputs"] for key, info in infos.items()}

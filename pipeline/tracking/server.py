@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import uvicorn  # before mlflow.server, which takes it for the sign that it serves and then guards its pages
 from mlflow import server
 from mlflow.cli import cli
 
+ASK_AGAIN_SECONDS = 0.1
+"""Between two looks whether the server answers."""
 
-def serve(uri: str, artifacts: str, host: str, port: int) -> None:
+
+def serve(
+    uri: str, artifacts: str, host: str, port: int, ready: Callable[[], None], log: bool = False
+) -> None:
     """Serves a store until it is stopped: MLflow's own `ui` command, without the process it starts for the server.
 
     That process imports all of MLflow again, which takes longer than anything else between the command and the page.
@@ -23,6 +32,8 @@ def serve(uri: str, artifacts: str, host: str, port: int) -> None:
         artifacts: folder or address of files of experiments that have none of their own.
         host: address to listen on.
         port: of the server.
+        ready: is called, once, when it answers.
+        log: whether it tells of every request; else of errors alone.
     """
     # Jobs are MLflow's own evaluations on the server; nothing here uses them, and their workers cost seconds.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
@@ -32,12 +43,28 @@ def serve(uri: str, artifacts: str, host: str, port: int) -> None:
         server._exec_cmd = _in_this_process
     options = {
         "--backend-store-uri": uri,
+        "--registry-store-uri": uri,
         "--default-artifact-root": artifacts,
         "--host": host,
         "--port": str(port),
         "--workers": "1",
+        "--uvicorn-opts": f"--log-level {'info' if log else 'warning'}",
     }
+    if not log:
+        warnings.simplefilter("ignore")  # of what MLflow imports: they are about its code
+    threading.Thread(target=_when_it_answers, args=(host, port, ready), daemon=True).start()
     cli(["ui", *(word for option in options.items() for word in option)])
+
+
+def _when_it_answers(host: str, port: int, ready: Callable[[], None]) -> None:
+    """Calls `ready` when a connection is accepted: uvicorn listens when the whole application is loaded."""
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=1):
+                break
+        except OSError:
+            time.sleep(ASK_AGAIN_SECONDS)
+    ready()
 
 
 def _in_this_process(command: Sequence[str], *, extra_env: Mapping[str, str], **_: Any) -> NoReturn:

@@ -63,16 +63,38 @@ def marks(page: Page, plot: str) -> dict[str, int]:
     }
 
 
+def legend(page: Page, plot: str) -> list[str]:
+    """What tells the lines of a plot apart, besides revisions."""
+    texts = page.locator(f"#{plot} .role-legend text").all_text_contents()
+    return [text for text in texts if text not in ("rev", "workspace", "curve")]
+
+
 def test_every_chain_is_a_line_with_its_interval(drawn: Page) -> None:
     plot = "Evaluation_by_iteration__mean_over_samples"
     assert marks(drawn, plot) == {"lines": 2, "bands": 2, "points": 5}
-    assert {"strict", "i"} <= set(drawn.locator(f"#{plot} .role-legend text").all_text_contents())
+    assert legend(drawn, plot) == ["heldout, chain i", "heldout, chain strict"]
 
 
 def test_training_begins_after_the_base_policy(drawn: Page) -> None:
     reward = {"lines": 2, "bands": 2, "points": 4}
     assert marks(drawn, "Training_reward_by_iteration") == reward
     assert marks(drawn, "KL_to_the_reference_by_iteration") == {**reward, "bands": 0}
+    assert legend(drawn, "Training_reward_by_iteration") == [
+        "training, chain i",
+        "training, chain strict",
+    ]
+
+
+def test_a_plot_without_values_says_so(drawn: Page) -> None:
+    def said(plot: str) -> list[str]:
+        return drawn.locator(f"#{plot} .mark-text.role-mark text").all_text_contents()
+
+    assert said("Clipped_tokens_by_iteration") == ["not measured in these runs"]
+    assert said("Training_reward_by_iteration") == []
+    widths = drawn.locator(".vega-embed svg.marks").evaluate_all(
+        "all => all.map(e => +e.getAttribute('width'))"
+    )
+    assert max(widths) < 1000, "an empty legend can make a plot as wide as it likes"
 
 
 def test_without_the_library_the_page_says_what_to_do(

@@ -501,6 +501,14 @@ def test_texts_of_a_check_cannot_move_the_cursor(project: Path) -> None:
     assert "NOTE Talking i0001: ␛[2J‹U+202E›" in _run().stdout
 
 
+def test_the_list_cannot_move_the_cursor_either(project: Path) -> None:
+    Path("mine.py").write_text(f'"""\x1b[2Jmine"""\n{TALKING}')
+    _write_params(doctor=[{"path": "mine.py:Talking"}])
+    assert "Talking: ␛[2Jmine\n" in _run("--list").stdout
+    listed = _run("--list", "--json").stdout
+    assert "\x1b" not in listed and json.loads(listed)["Talking"]["about"] == "\x1b[2Jmine"
+
+
 def test_the_list_has_the_thresholds_as_they_stand(project: Path) -> None:
     _write_params(
         doctor=[{"name": "clip_share", "limit": 0.4}, {"name": "truncation", "off": True}]

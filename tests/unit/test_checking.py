@@ -9,7 +9,9 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of, write_json
 from pipeline.checking import (
+    Change,
     Rerun,
+    causes,
     describe,
     guard,
     reruns,
@@ -132,13 +134,32 @@ def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
         ("evaluate_policy", "i0001"),
         *((stage, "i0002") for stage in ITERATION_STAGES),
     ]
-    assert "update_policy.learning_rate: 0.0003 → 0.001" in found[0].reasons
+    assert "update_policy.learning_rate: 0.0003 → 0.001" in map(str, found[0].reasons)
     assert found[1].reasons == ()
+    assert found[2].reasons == (), "its run_info is not here: what it ran with is not known"
+
+
+def test_what_changed_is_told_by_kind() -> None:
+    rate = Change("setting", "update_policy.learning_rate", "1 → 2")
+    code = [Change("code", f"pipeline/{name}.py", "changed") for name in "ab"]
+    data = Change("file", "my.jsonl", "gone")
+    found = [
+        Rerun("prepare_data", "i0000", (data,), 1.0),
+        Rerun("update_policy", "i0001", (rate, *code), 1.0),
+        Rerun("update_policy", "i0002", (rate, *code), 1.0),
+    ]
+    assert causes(found) == (
+        "data (my.jsonl), settings (update_policy.learning_rate), code (pipeline/a.py, pipeline/b.py)"
+    )
+    assert "code pipeline/b.py: changed" in describe(found)
+    assert causes([]) == ""
+    without = [Rerun("update_policy", "i0001", (), 1.0)]
+    assert "run_info" in causes(without) and causes(without) in describe(without)
 
 
 def test_the_guard_stops_above_the_limit_and_names_the_ways_on() -> None:
     found = [
-        Rerun("update_policy", "i0001", ("update.epochs: 1 → 2",), 3000.0),
+        Rerun("update_policy", "i0001", (Change("setting", "update.epochs", "1 → 2"),), 3000.0),
         Rerun("evaluate_policy", "i0001", (), 1200.0),
     ]
     guard(found, 1.2)

@@ -186,7 +186,7 @@ def test_what_is_printed(project: Path) -> None:
     said = _said("first", "faster")
     commit = revision_of("first").commit[:8]
     assert f"A  i0003 of first ({commit}): 3 iterations under grpo" in said
-    assert "The policies of i0001 are the same, byte for byte." in said
+    assert "The policies of i0001 are the same in both, byte for byte." in said
     assert "Prompts that changed sides: 1 right in B only, 1 right in A only" in said
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert "3 i0003 own0003 0.600 0.600 0.700 0.700" in rows
@@ -244,6 +244,20 @@ def test_a_recipe_that_no_policy_was_trained_under(copy: Path) -> None:
         side_of("first:gentler")
 
 
+def test_a_policy_and_one_that_it_was_trained_on_to(copy: Path) -> None:
+    assert "B was trained on from A: what they share are the policies of i0001." in _said(
+        "first:i0001", "first:i0003"
+    )
+    assert "A was trained on from B: " in _said("first:i0003", "first:i0001")
+
+
+def test_an_iteration_that_is_not_there_is_told_the_nearest(copy: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"no iteration or recipe 'own0099'; did you mean 'own0003'"
+    ):
+        side_of("own0099")
+
+
 def test_revisions_are_compared_whatever_became_of_the_settings(copy: Path) -> None:
     Path("params.yaml").write_text("nothing: {to: read")
     assert _compared("first", "main").shared == ["i0001"]
@@ -260,7 +274,7 @@ def test_a_workspace_off_its_lock_is_not_taken_for_what_that_names(copy: Path) -
     with Path("dvc.lock").open("a") as lock:
         lock.write(entry)
     off = CliRunner().invoke(rollbook, ["compare", "HEAD:i0003", "workspace:i0003"])
-    assert "The policies of i0001 are the same, byte for byte." in off.stdout
+    assert "The policies of i0001 are the same in both, byte for byte." in off.stdout
     assert off.stderr.startswith("note: what lies in the workspace of update_policy@i0002 is of")
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.config import Recipe
-from pipeline.recipe_words import recipe_in_words, stretches
+from pipeline.recipe_words import (
+    USUAL_CLIPPING,
+    clipping_in_words,
+    recipe_in_words,
+    stretches,
+)
 
 REWARDS = [{"name": "numeric_answer"}]
 
@@ -52,6 +57,16 @@ def test_kl_says_where_it_acts_and_towards_what() -> None:
     assert kl(compute_advantages=followed) == (
         "to i0000, taken off the rewards: coefficient start 0.2, target 0.05, horizon 10000, k1"
     )
+
+
+def test_a_large_clip_share_is_usual_where_ratios_are_of_whole_answers() -> None:
+    def told(**loss: Any) -> str:
+        return clipping_in_words(settings(update_policy={"loss": loss})["update_policy"]["loss"])
+
+    assert told(name="gspo", clip_low=3e-4, clip_high=4e-4) == (
+        f"ratio sequence_mean, clip_low 0.0003, clip_high 0.0004: {USUAL_CLIPPING}"
+    )
+    assert told(name="dapo") == "" and clipping_in_words({}) == ""
 
 
 def test_components_are_explained_in_the_words_of_their_files() -> None:

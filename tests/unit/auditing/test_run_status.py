@@ -44,6 +44,7 @@ def test_a_finished_run(run: Path) -> None:
     assert {key: states(found, key) for key in KEYS} == dict.fromkeys(KEYS, "d" * 8)
     assert states(found, "i0000") == "ddd"
     assert found.seconds_left == 0
+    assert found.stale_because == ""
     assert found.rescores == {"other": dict.fromkeys(KEYS, State.DONE)}
     assert PLAN_FILE.read_bytes() == plan
     rollouts = found.of("generate_rollouts", "i0002")
@@ -65,6 +66,11 @@ def test_a_changed_setting_makes_stale_what_follows(run: Path) -> None:
     assert states(found, "i0002") == "s" * 8
     stale = [step for step in found.steps if step.key == "own0002" and step.state == "stale"]
     assert [step.expected for step in stale[:2]] == [step.seconds for step in stale[:2]]
+    assert found.stale_because == "settings (draws.0, update_policy.learning_rate)"
+    said = CliRunner().invoke(rollbook, ["status"]).output
+    counted = [line for line in said.splitlines() if line.startswith(("to do", "stale", "until"))]
+    assert counted[0].startswith("to do: 9 steps, 9 stale, 2 iterations to show in MLflow; ")
+    assert found.stale_because in counted[1] and "show, page" in counted[2]
 
 
 def test_what_never_ran_is_missing_and_takes_as_long_as_the_like_of_it(run: Path) -> None:

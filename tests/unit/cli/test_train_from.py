@@ -52,7 +52,7 @@ def test_letters_of_its_own_and_the_reference_of_where_it_starts() -> None:
 def test_wrong_names_are_one_report() -> None:
     with pytest.raises(ConfigError) as caught:
         branch(parse_params(shipped()), "i0033", "gropo", 1)
-    assert "did you mean 'i0003'?" in str(caught.value)
+    assert "did you mean 'i0006'?" in str(caught.value)
     assert "did you mean 'grpo'?" in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Where params.yaml was edited since a run, the page and the doctor tell what ran, and say so."""
+"""Where params.yaml was edited since a run, page, doctor and report tell what ran, and say so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts import path_of, read_json, write_json
+from pipeline.cli.report import as_it_ran
 from pipeline.doctor.diagnosis import diagnosis_of
 from pipeline.doctor.iteration import AS_RUN, Reading
 from pipeline.page.choosing import Limits
@@ -16,6 +17,7 @@ from pipeline.page.overview import edited
 from pipeline.page.run import Run, run_of
 from pipeline.page.writing import page_html
 from pipeline.params import parse_yaml, read_params
+from pipeline.report import Iteration, Report
 from tests.unit.page.project import KEYS, write_params
 
 LAST = KEYS[-1]
@@ -51,6 +53,8 @@ def test_an_iteration_under_another_recipe_keeps_the_name_that_made_it(raw: dict
     found = diagnosis_of(run.params)
     assert found.changed == [LAST] == found.to_dict()["changed"]
     assert any(f"another recipe now than {LAST} ran with" in each for each in found.remarks)
+    table, changed = as_it_ran(Report([Iteration(LAST, 2, "language_model", {})]), run.params)
+    assert (table.iterations[0].recipe, changed) == ("grpo", [LAST])
 
 
 def test_an_edited_recipe_keeps_its_name_and_is_told_as_it_ran(raw: dict[str, Any]) -> None:

@@ -115,6 +115,8 @@ def test_a_folder_a_number_and_the_same_end(looked_at: Path) -> None:
     ids = names()
     assert found("artifacts/policies/i0002/") == Found("policy", "i0002", "i0002")
     assert ids["rollout"].endswith("/03") and found(f"{ids['group']}/3").id == ids["rollout"]
+    with pytest.raises(ArtifactError, match="nearest: i0002, i0001, i0000"):
+        found("i0099")
     with pytest.raises(ArtifactError, match="nearest: i0002,"):
         find("i2", Chain())
 

@@ -109,6 +109,8 @@ def test_a_prompt_over_time(looked_at: Path) -> None:
     assert (once["rollouts"], once["mean_reward"], once["right"]) == (8, 0.5, 0.5)
     assert once["answer"]["rollout_id"] == f"{ids['group']}/00"
     assert facts(ids["prompt"])["occurrences"][0]["answer"] is None
+    assert "one row: no other iteration drew" in show(ids["prompt"], "--over-time")
+    assert "one row" not in show(ids["evaluated"], "--over-time")
     assert facts(ids["rollout"], "--over-time") == trained
     assert facts(ids["evaluation"], "--over-time") == found
     with pytest.raises(ArtifactError, match="i0002 is a policy"):
@@ -263,7 +265,7 @@ def test_the_run_in_mlflow_is_linked(changeable: Path, monkeypatch: pytest.Monke
     found = facts(names()["rollout"])["provenance"]["mlflow"]
     assert found["run_id"] == "new"
     assert found["url"].endswith("/#/experiments/7/runs/new")
-    assert "`rollbook track`" in facts("i0001")["mlflow"]["how"]
+    assert "`make ui` sends it" in facts("i0001")["mlflow"]["how"]
     Path("mlflow/mlflow.db").write_bytes(b"not a database, but long enough to be taken for one" * 9)
     assert f"policy_digest.out` = '{digest}'" in facts("i0002")["mlflow"]["how"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")

@@ -1,8 +1,10 @@
 import shutil
 import socket
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -89,7 +91,12 @@ def test_ui_listens_on_addresses_of_either_kind(
     finished: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = []
-    monkeypatch.setattr("pipeline.tracking.server.serve", lambda *where: served.append(where[2:]))
+
+    def answering(uri: str, artifacts: str, host: str, port: int, ready: Any, log: bool) -> None:
+        served.append((host, port))
+        ready()
+
+    monkeypatch.setattr("pipeline.tracking.server.serve", answering)
     try:
         port = free_port(socket.AF_INET6, "::1")
     except OSError:
@@ -97,6 +104,19 @@ def test_ui_listens_on_addresses_of_either_kind(
     said = CliRunner().invoke(ui, ["--host", "::1", "--port", str(port)], catch_exceptions=False)
     assert f"http://[::1]:{port}/" in said.output
     assert served == [("::1", port)]
+
+
+def test_the_link_is_printed_when_the_server_answers() -> None:
+    from pipeline.tracking.server import _when_it_answers
+
+    answered = threading.Event()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # bound, and not listening: nothing answers yet
+        where = ("127.0.0.1", server.getsockname()[1], answered.set)
+        threading.Thread(target=_when_it_answers, args=where, daemon=True).start()
+        assert not answered.wait(0.3)
+        server.listen()
+        assert answered.wait(5)
 
 
 def test_track_fails_if_the_server_is_away(

@@ -1,11 +1,14 @@
 """Re-scores in MLflow: one run per question, inside the run of the chain it is about."""
 
+import json
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 from pipeline.artifacts import read_facts, write_json
+from pipeline.errors import ArtifactError
+from pipeline.params import read_params
 from pipeline.plan import RESCORE_STAGE, load_stage
 from pipeline.tracking.rescore_runs import Answers, stored_answers
 from pipeline.tracking.sync import bring_up_to_date, start_anew
@@ -68,6 +71,14 @@ def test_new_answers_take_the_place_of_the_old(finished: Project) -> None:
     assert bring_up_to_date(finished.params) == ["rescores.strict"]
     [run] = Shown().of_kind("rescore")
     assert Shown().curve(run, "reward") == {1: 0.75, 2: 0.75}
+
+
+def test_an_answer_that_is_no_number_is_named(finished: Project) -> None:
+    _rescore(finished, "i0001")
+    file = load_stage(RESCORE_STAGE).for_rescore("strict").metrics_path("i0001")
+    file.write_text(json.dumps({**NUMBERS, "reward": "half"}))
+    with pytest.raises(ArtifactError, match=r"strict/i0001\.json: .*reward: 'half', expected"):
+        stored_answers(read_params())
 
 
 def test_an_iteration_that_changed_since_is_not_shown(finished: Project) -> None:

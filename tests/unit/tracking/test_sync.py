@@ -1,4 +1,5 @@
 import copy
+import json
 import os
 import re
 import shutil
@@ -261,6 +262,17 @@ def test_numbers_that_are_not_finite_are_counted_and_not_sent(finished: Project)
     assert "kl" not in run.data.metrics
     assert run.data.metrics["non_finite"] == 1
     assert shown.curve(shown.chains[0], "non_finite") == {0: 0, 1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize("value", ["high", True])
+def test_a_metric_that_is_no_number_is_named(finished: Project, value: object) -> None:
+    file = path_of("metrics/update_policy", "i0002")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "loss": value}))
+    with pytest.raises(ArtifactError) as caught:
+        bring_up_to_date(finished.params)
+    assert f"{file}: " in str(caught.value) and f"loss: {value!r}, expected a number" in str(
+        caught.value
+    )
 
 
 def test_the_base_policy_joins_the_curves_when_it_is_evaluated(finished: Project) -> None:
