@@ -2,7 +2,7 @@
 
 artifacts/<kind>/<key>.parquet            tables (schemas in pipeline/schemas)
 artifacts/rescores/<name>/<key>.parquet   tables of a re-score, with its numbers beside them (<key>.json)
-artifacts/<kind>/<key>/                   policies, optimizers
+artifacts/<kind>/<key>/                   policies, optimizers, values
 artifacts/metrics/<stage>/<key>.json      flat, deterministic numbers
 artifacts/run_info/<stage>/<key>.json     what varies from run to run
 """
@@ -37,6 +37,7 @@ TABLES = (
     "scores",
     "logprobs",
     "advantages",
+    "pairs",
     "updates",
     "optimizer_steps",
     "evaluations",
@@ -44,7 +45,7 @@ TABLES = (
 )
 NAMED_TABLES = ("rescores",)
 """Tables of which an iteration has one per name; their kind is `rescores/<name>`."""
-FOLDERS = ("policies", "optimizers")
+FOLDERS = ("policies", "optimizers", "values")
 RUN_INFO_SECTIONS = ("settings", "inputs", "outputs", "environment", "seconds")
 """Of run_info: what is looked up by name in it."""
 METADATA_KEY = b"rollbook"

@@ -29,9 +29,11 @@ from pydantic import (
 from pipeline.coefficients import KlCoefficient
 from pipeline.component import Component, Model
 from pipeline.registry import build
+from pipeline.signals import ESTIMATORS, LOSSES
 
 if TYPE_CHECKING:
     from pipeline.advantages.base import AdvantageEstimator
+    from pipeline.critics.base import Critic
     from pipeline.doctor.checks.base import Check
     from pipeline.engines.base import RolloutEngine
     from pipeline.losses.base import Loss
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from pipeline.sealed import SealedIteration
     from pipeline.sources.base import Source
 else:
-    AdvantageEstimator = Check = RolloutEngine = Loss = BasePolicy = Reward = Source = Component
+    AdvantageEstimator = Check = Critic = Component
+    RolloutEngine = Loss = BasePolicy = Reward = Source = Component
 
 PARAMS_FILE = Path("params.yaml")
 BASE_KEY = "i0000"
@@ -53,6 +56,10 @@ def _of(kind: str) -> Any:
     return BeforeValidator(lambda spec: build(kind, spec))
 
 
+def _of_or_none(kind: str) -> Any:
+    return BeforeValidator(lambda spec: None if spec is None else build(kind, spec))
+
+
 def _default(kind: str, name: str) -> Any:
     return Field(default_factory=lambda: build(kind, name))
 
@@ -63,6 +70,7 @@ RewardKl = Literal["k1", "k2", "k3", "abs"]
 """KL estimators without a gradient (`pipeline/advantages/kl_reward.py`)."""
 RescoreName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 """It is a folder, a key of plan.json and part of a DVC stage's name."""
+CriticSetting = Annotated[SerializeAsAny[Critic] | None, _of_or_none("critics")]
 AtLeastOne = Annotated[float, Field(ge=1, le=1000)]
 
 
@@ -290,6 +298,9 @@ class UpdatePolicy(Model):
     loss: Annotated[SerializeAsAny[Loss], _of("losses")] = _default("losses", "dapo")
     lora: Lora | None = None
     """Train an adapter on the base policy. Default: all weights are trained."""
+    critic: CriticSetting = None
+    """What learns the values that estimator `gae` reads: `{name: head}` on the policy, or `{name: network}` of its own.
+    Default: none."""
     mask_truncated: bool = False
     """Do not train on completions that were cut off at the length limit; their rewards still count in their groups."""
     top_entropy: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -418,8 +429,44 @@ class Recipe(Model):
         return self
 
     @model_validator(mode="after")
+    def _loss_takes_what_the_estimator_makes(self) -> Recipe:
+        loss, estimator = self.update_policy.loss, self.compute_advantages.estimator
+        if estimator.makes not in loss.takes:
+            takes = loss.takes[0]
+            raise ValueError(
+                f"loss {loss.name} trains on {' or '.join(loss.takes)}, and estimator {estimator.name} makes "
+                f"{estimator.makes}; take an estimator that makes {takes}, such as {ESTIMATORS[takes]}, or a loss for "
+                f"{estimator.makes}, such as {LOSSES[estimator.makes]}"
+            )
+        if estimator.makes != "advantages" and self.compute_advantages.needs_reference:
+            raise ValueError(
+                f"estimator {estimator.name} makes {estimator.makes}, and with a KL in the reward it would choose "
+                "among equal answers by their KL; set compute_advantages.kl_coef: 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _masks_leave_answers_whole(self) -> Recipe:
+        update, loss = self.update_policy, self.update_policy.loss
+        if loss.needs_pairs and update.mask_truncated:
+            raise ValueError(
+                f"loss {loss.name} compares two whole answers, and update_policy.mask_truncated would empty one of "
+                "them; leave it out: an answer that was cut off and scored low is a rejected one to learn from"
+            )
+        if loss.needs_pairs and update.top_entropy < 1:
+            raise ValueError(
+                f"loss {loss.name} compares two whole answers and not tokens; leave update_policy.top_entropy out"
+            )
+        if not loss.corrects_rollouts and isinstance(update.rollout_correction, RolloutCorrection):
+            raise ValueError(
+                f"loss {loss.name} does not ask which policy wrote an answer, so there is nothing to correct; leave "
+                "update_policy.rollout_correction out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _kl_counts_once(self) -> Recipe:
-        if self.compute_advantages.needs_reference and self.update_policy.loss.needs_reference:
+        if self.compute_advantages.needs_reference and self.update_policy.loss.has_kl:
             raise ValueError(
                 "the KL to the reference is in the reward (compute_advantages.kl_coef) and in the loss "
                 "(update_policy.loss.kl_coef); set one of them to 0"
@@ -448,9 +495,15 @@ class Recipe(Model):
                 f"estimator {estimator.name} does not read the total reward, so compute_advantages.reward_clip would "
                 "do nothing; leave it out"
             )
-        if estimator.needs_values:
+        if estimator.needs_values and self.update_policy.critic is None:
             raise ValueError(
-                f"estimator {estimator.name} needs a value head, which no policy has yet; take another, such as group"
+                f"estimator {estimator.name} reads the values of a critic, and update_policy.critic is not set; set it "
+                "to {name: head} or {name: network}"
+            )
+        if self.update_policy.critic is not None and not estimator.needs_values:
+            raise ValueError(
+                f"update_policy.critic learns values that estimator {estimator.name} does not read; take estimator "
+                "gae, or leave the critic out"
             )
         return self
 
@@ -463,6 +516,7 @@ class Recipe(Model):
             or self.rollout_correction is not None
             or update.top_entropy < 1
             or self.compute_advantages.needs_reference
+            or update.critic is not None  # it is run beside the policy
         )
 
     @property
@@ -471,13 +525,20 @@ class Recipe(Model):
         return self.compute_advantages.needs_reference or self.update_policy.loss.needs_reference
 
     @property
+    def measured_critic(self) -> Critic | None:
+        """The critic whose values are measured, without what only its training looks at."""
+        critic = self.update_policy.critic
+        return None if critic is None else critic.as_read()
+
+    @property
     def rollout_correction(self) -> RolloutCorrection | None:
         """What is done about an engine whose log-probs are not the trainer's, `auto` resolved; None: nothing."""
         update = self.update_policy
         if isinstance(update.rollout_correction, RolloutCorrection):
             return update.rollout_correction
         agrees = self.generate_rollouts.engine.agrees_with_trainer(update.precision)
-        if update.rollout_correction == "off" or update.old_logprobs == "sampling" or agrees:
+        corrects = update.loss.corrects_rollouts and update.old_logprobs == "measured"
+        if update.rollout_correction == "off" or not corrects or agrees:
             return None
         return RolloutCorrection()
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs
+from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs, FloatArray
 from pipeline.advantages.kl_reward import penalized, token_kl, token_mean, token_penalties
 from pipeline.advantages.moments import moments_of
 from pipeline.artifacts import schema_of
 from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
+from pipeline.ids import mixed, pair_id_of, seed_of
 from pipeline.ragged import IntArray, Ragged
 from pipeline.scoring.totals import numbers_in
 
@@ -229,9 +230,53 @@ def estimation_of(
     """
     groups = group_labels(rollouts, group_size)
     given = estimator_inputs(rollouts, scores, logprobs, groups, weights, compute.reward_clip)
+    sampled, estimator = pa.array(sampled_rows(rollouts)), compute.estimator
+    if estimator.needs_draws:
+        given = replace(given, draws=draws_of(rollouts["seed"].filter(sampled)))
+    if estimator.needs_texts:
+        texts = rollouts["text"].filter(sampled).combine_chunks().dictionary_encode()
+        given = replace(given, texts=texts.indices.to_numpy().astype(np.int64))
     measured = old_and_reference(logprobs, rollouts) if compute.needs_reference else None
     outputs, kl_metrics = estimate(compute, given, measured, kl_coef)
     return Estimation(groups, given, outputs, kl_metrics)
+
+
+def draws_of(seeds: pa.ChunkedArray) -> FloatArray:
+    """A number in [0, 1) from the seed of each rollout, which says nothing about how the rollout was drawn."""
+    numbers = mixed(seeds.to_numpy().astype(np.uint64) ^ np.uint64(seed_of("estimator")))
+    return (numbers >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def pairs_table(rollouts: pa.Table, estimation: Estimation, kept: Flags) -> pa.Table:
+    """One row per pair of the estimator whose rollouts are kept; empty where it makes none.
+
+    Args:
+        rollouts: [R] rows.
+        estimation: of them.
+        kept: [B] of the sampled rows.
+    """
+    pairs, rewards = estimation.outputs.pairs, estimation.given.rewards
+    if pairs is None:
+        return schema_of("pairs").empty()
+    pairs = pairs[kept[pairs].all(1)]
+    places = np.flatnonzero(sampled_rows(rollouts))[pairs]
+    ids = [rollouts["rollout_id"].take(rows).to_pylist() for rows in places.T]
+    columns = ("group_id", "prompt_id", "iteration")
+    return schema_of("pairs").build(
+        {
+            "pair_id": [pair_id_of(*both) for both in zip(*ids, strict=True)],
+            **{name: rollouts[name].take(places[:, 0]) for name in columns},
+            "chosen_id": ids[0],
+            "rejected_id": ids[1],
+            "chosen_reward": rewards[pairs[:, 0]],
+            "rejected_reward": rewards[pairs[:, 1]],
+        }
+    )
+
+
+def kept_rows(outputs: AdvantageOutputs) -> Flags:
+    """[B] rows that the estimator leaves in the update."""
+    return np.ones(len(outputs.advantages), bool) if outputs.kept is None else outputs.kept
 
 
 def advantages_table(
@@ -262,7 +307,8 @@ def advantages_table(
         {
             **{name: rollouts[name] for name in IDS},
             "advantage": pa.array(advantages),
-            "token_advantages": _token_advantages(rollouts, estimated, sampled),
+            "token_advantages": _token_column(rollouts, estimated.token_advantages, sampled),
+            "token_returns": _token_returns(rollouts, estimated, sampled),
             "group_mean": pa.array(everywhere(estimated.group_mean), from_pandas=True),
             "group_std": pa.array(everywhere(estimated.group_std), from_pandas=True),
             "informative": pa.array(everywhere(estimated.informative)),
@@ -271,14 +317,25 @@ def advantages_table(
     )
 
 
-def _token_advantages(rollouts: pa.Table, estimated: AdvantageOutputs, sampled: Flags) -> pa.Array:
-    given = estimated.token_advantages
+def _token_returns(rollouts: pa.Table, estimated: AdvantageOutputs, sampled: Flags) -> pa.Array:
+    """Null for greedy rollouts, and for those without a reward."""
+    given = estimated.returns
+    has = sampled.copy()
+    if given is not None:
+        has[sampled] = Ragged(np.isnan(given.values), given.lengths).counts() == 0
+    return _token_column(rollouts, given, sampled, has)
+
+
+def _token_column(
+    rollouts: pa.Table, given: Ragged | None, sampled: Flags, valid: Flags | None = None
+) -> pa.Array:
+    """A list per rollout: what was estimated for tokens of a sampled one, 0 for greedy ones; null if not `valid`."""
     if given is None:
         return pa.nulls(rollouts.num_rows)
     lengths = Ragged.from_column(rollouts["loss_mask"]).lengths
     tokens = Ragged(np.zeros(lengths.sum()), lengths)
     tokens.values[tokens.places(np.flatnonzero(sampled))] = given.values
-    return tokens.to_column()
+    return tokens.to_column(valid)
 
 
 def _of_group(values: NDArray[Scalar], groups: IntArray, rows: Flags) -> NDArray[Scalar]:

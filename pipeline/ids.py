@@ -37,6 +37,11 @@ def rollout_id_of(group_id: str, sample_index: int) -> str:
     return f"{group_id}/{sample_index:02d}"
 
 
+def pair_id_of(chosen_id: str, rejected_id: str) -> str:
+    """`<rollout_id of the chosen answer>-<sample index of the rejected one>`, both of one group."""
+    return f"{chosen_id}-{rejected_id.rpartition('/')[2]}"
+
+
 @dataclass(frozen=True)
 class IdParts:
     """What an id of a group or rollout, or the beginning of one, is made of; what it does not say is empty.

@@ -1,7 +1,7 @@
 """Pruned policies made again: the updates after the last policy that was kept, from their stored inputs.
 
-Each update runs with the settings and threads it was recorded with, on the tables it read, and must give the policy
-and the optimizer state it gave then. The code is today's; an update that it would do otherwise is refused.
+Each update runs with the settings and threads it was recorded with, on the tables it read, and must give the policy,
+the optimizer state and the critic it gave then. The code is today's; an update that it would do otherwise is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def updates_to(key: str, params: Params) -> list[str]:
 
 
 def rebuild(key: str, params: Params) -> None:
-    """Puts the pruned policy and optimizer state of `key` back in their place, byte for byte.
+    """Puts the pruned policy, optimizer state and critic of `key` back in their place, byte for byte.
 
     Raises:
         RollbookError: if an update gives another policy than it gave then.

@@ -132,14 +132,14 @@ def _settings(model: Model, prefix: str) -> Iterator[tuple[str, Setting]]:
 def example_advantages(recipe: Recipe, rewards: Sequence[float]) -> list[float] | str:
     """Advantages of one group, or why there are none.
 
-    Answers have one token each; a KL in the reward is left out, and an estimator that looks at the whole batch sees
-    this group only.
+    Answers have one token each and differ in their texts; a KL in the reward is left out, and an estimator that looks
+    at the whole batch sees this group only. Of several that might be drawn the first is.
     """
     estimator, bounds = recipe.compute_advantages.estimator, recipe.compute_advantages.reward_clip
     for needed, what in (
         (estimator.needs_greedy, "the reward of a greedy answer"),
         (estimator.needs_steps, "rewards of steps"),
-        (estimator.needs_values, "a value head"),
+        (estimator.needs_values, "the values of a critic"),
     ):
         if needed:
             return f"{estimator.name} reads {what}"
@@ -153,6 +153,8 @@ def example_advantages(recipe: Recipe, rewards: Sequence[float]) -> list[float] 
             components=values[:, None],
             weights=np.ones(1),
             loss_mask=Ragged(np.ones(count, dtype=bool), np.ones(count, dtype=np.int64)),
+            draws=np.arange(count) / count,
+            texts=np.arange(count),
         )
     )
     return [float(value) for value in estimated.advantages]
@@ -160,6 +162,8 @@ def example_advantages(recipe: Recipe, rewards: Sequence[float]) -> list[float] 
 
 def token_weights(recipe: Recipe) -> list[float]:
     """|∂loss/∂log-prob| of one token of a completion of each of LENGTHS, both in one step, ratio 1, advantage 1.
+
+    To a loss of pairs the first is the chosen and the second the rejected one.
 
     Raises:
         RollbookError: if torch is not installed.
@@ -174,6 +178,9 @@ def token_weights(recipe: Recipe) -> list[float]:
             old_logprobs=policy.detach(),
             advantages=torch.ones(len(LENGTHS), 1, dtype=torch.float64),
             loss_mask=mask,
+            pairs=torch.arange(len(LENGTHS))[None],
+            window_pairs=1,
+            window_chosen_tokens=LENGTHS[0],
             max_completion_tokens=recipe.generate_rollouts.max_completion_tokens,
         ),
     )
@@ -181,7 +188,7 @@ def token_weights(recipe: Recipe) -> list[float]:
 
 
 def pushes(recipe: Recipe, advantage: float) -> list[float]:
-    """−∂loss/∂log-prob of a token at each of RATIOS: how hard it is pushed up; below 0, down.
+    """−∂loss/∂log-prob of a token at each of RATIOS: how hard it is pushed up; below 0, down. Not for losses of pairs.
 
     Every token is a completion and a step of its own, so that no denominator shows.
 

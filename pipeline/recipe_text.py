@@ -75,7 +75,19 @@ def _with_sizes(preset: Preset, task: Task) -> str:
                 scaled = flow(max(1, round(tokens * share)))
                 comment = f"{tokens} of {limit} tokens, at the limit of {task.name}"
                 text = with_value(text, ("score_rollouts", "rewards", place, name), scaled, comment)
-    return text
+    return _with_rate_of_critic(text, preset, task)
+
+
+def _with_rate_of_critic(text: str, preset: Preset, task: Task) -> str:
+    """The critic as many times faster than the policy as in the preset."""
+    update = preset.settings["update_policy"]
+    rate = (update.get("critic") or {}).get("learning_rate")
+    if rate is None:
+        return text
+    times = rate / update["learning_rate"]
+    scaled = flow(float(f"{task.recipe.update_policy.learning_rate * times:.6g}"))
+    comment = f"{times:g} times that of the policy, as in the preset: {flow(rate)}"
+    return with_value(text, ("update_policy", "critic", "learning_rate"), scaled, comment)
 
 
 def _size(task: Task, section: str, name: str) -> Any:

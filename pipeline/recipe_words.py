@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pipeline.field_docs import headline_of
+from pipeline.losses.base import Loss
 from pipeline.registry import build
 
 Settings = Mapping[str, Any]
@@ -54,6 +55,7 @@ def recipe_in_words(
         ("rollouts", _rollouts(_section(settings, "generate_rollouts"))),
         *_rewards(_section(settings, "score_rollouts"), explained),
         ("advantages", f"{estimator}{kept}"),
+        *_critic(update, explained),
         ("loss", _component("losses", update.get("loss", {}), explained)),
         ("KL", _kl(compute, update.get("loss", {}), references)),
         ("update", _update(update)),
@@ -113,6 +115,11 @@ def _rewards(score: Settings, explained: bool) -> Iterator[Line]:
         yield f"reward{weight}", _component("rewards", reward, explained)
 
 
+def _critic(update: Settings, explained: bool) -> Iterator[Line]:
+    if critic := update.get("critic"):
+        yield "critic", _component("critics", critic, explained)
+
+
 def _kl(compute: Settings, loss: Settings, references: Sequence[str]) -> str:
     """To which policies, where it acts, and how strongly; a coefficient that follows a target is told in full."""
     named = f"to {', '.join(dict.fromkeys(references))}, " if references else ""
@@ -121,21 +128,35 @@ def _kl(compute: Settings, loss: Settings, references: Sequence[str]) -> str:
             if isinstance(coefficient, Mapping):
                 coefficient = ", ".join(f"{key} {value:g}" for key, value in coefficient.items())
             return f"{named}{place}: coefficient {coefficient}, {_said(section, 'kl_estimator')}"
+    known = _known(loss)
+    if known is not None and known.needs_reference:
+        return f"no term of its own: the loss compares with {', '.join(dict.fromkeys(references)) or 'the reference'}"
     return "none"
 
 
 def _update(update: Settings) -> str:
     steps, epochs = update.get("optimizer_steps"), update.get("epochs", 1)
-    old = _said(update, "old_logprobs")
+    old, known = _said(update, "old_logprobs"), _known(update.get("loss", {}))
+    ratios = known is None or known.uses_ratio
     return "".join(
         [
             f"{_said(update, 'optimizer_steps')} optimizer step{'' if steps == 1 else 's'} an iteration",
             f" over {epochs} epochs" if epochs > 1 else "",
             f", learning rate {_said(update, 'learning_rate', 'g')}",
             ", LoRA" if update.get("lora") else "",
-            f", ratios against {RATIOS.get(old, old)}",
+            f", ratios against {RATIOS.get(old, old)}" if ratios else "",
         ]
     )
+
+
+def _known(loss: Settings) -> Loss | None:
+    """The loss as this code has it; None for one that it does not know, or no longer with these settings."""
+    try:
+        found = build("losses", loss)
+    except ValueError:  # pydantic's errors are of this kind
+        return None
+    assert isinstance(found, Loss)
+    return found
 
 
 def _component(kind: str, spec: Settings, explained: bool) -> str:

@@ -71,7 +71,7 @@ class SealedIteration(Iteration):
         then: its recipe as it stood.
         digests: of the plan, by stage.
         run: seed, data and base policy of the run it is part of.
-        kept: whether its policy and optimizer state are still there.
+        kept: whether its policy, optimizer state and critic are still there.
     """
 
     part: str

@@ -46,7 +46,7 @@ class Sealing:
     Attributes:
         part: name of the files, `i0001-i0010`.
         keys: the iterations, in order.
-        pruned: those whose policy and optimizer state go.
+        pruned: those whose policy, optimizer state and critic go.
     """
 
     part: str
@@ -170,7 +170,7 @@ def keep_again(part: str, key: str, repo: Repo) -> None:
 
 
 def size_of(part: str, keys: Collection[str]) -> int:
-    """Bytes of the policies and optimizer states of some iterations of a part."""
+    """Bytes of the policies, optimizer states and critics of some iterations of a part."""
     paths = {path.as_posix() for key in keys for path in _policy_paths(key)}
     text = files_of(part)[1].read_text(encoding="utf-8")
     return sum(out["size"] for out in _outputs(text) if out["path"] in paths)
@@ -311,7 +311,7 @@ def _policy_paths(key: str) -> list[Path]:
 
 
 def _prune(part: str, pruned: Collection[str]) -> None:
-    """Removes policies and optimizer states from the workspace, and from the project's own cache if nothing uses them.
+    """Removes `FOLDERS` from the workspace, and from the project's own cache if nothing uses them.
 
     A cache that lies elsewhere is left alone: other projects may use it, and `dvc gc` knows how to ask them.
     """

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from pipeline.advantages.moments import any_of_group
 from pipeline.artifacts import path_of, read_metrics, read_run_info, read_table
 from pipeline.coefficients import AdaptiveKl, KlCoefficient, start_of
-from pipeline.component import problems_of
-from pipeline.config import Params, Recipe
+from pipeline.component import Model, problems_of
+from pipeline.config import ComputeAdvantages, Params, Recipe
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.estimation import (
     advantages_table,
@@ -26,10 +27,12 @@ from pipeline.estimation import (
     aligned_logprobs,
     estimation_of,
     has_measured,
+    kept_rows,
+    pairs_table,
     sampled_rows,
 )
 from pipeline.plan import load_stage
-from pipeline.ragged import Ragged
+from pipeline.ragged import IntArray, Ragged
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rows import TrainingRows, training_rows
 from pipeline.training.statistics import counts_rows, row_statistics, step_metrics
@@ -47,6 +50,7 @@ TABLES = (
     "updates",
     "optimizer_steps",
 )
+Built = TypeVar("Built", bound=Model)
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 PARTS = 4
 """Into so many parts of about as many rollouts completions are divided by length."""
@@ -76,7 +80,7 @@ class Figures:
     Attributes:
         advantages: [K] of the kept rollouts, those a token at a time averaged.
         numbers: by name; NaN where there is nothing to measure.
-        lengths: the kept rollouts by length, shortest first.
+        lengths: the rollouts that one or the other keeps by length, shortest first.
     """
 
     advantages: NDArray[np.float64]
@@ -90,7 +94,7 @@ class WhatIf:
 
     Attributes:
         was, would_be: the iteration's recipe, and the other.
-        sign_flips: share of the kept rollouts that one pushes up and the other down.
+        sign_flips: share of the rollouts that both keep that one pushes up and the other down.
         not_trained: kept rollouts that the update did not compute, so that their policy counts as not moved.
         changed: settings that params.yaml has otherwise now than when the iteration was trained.
     """
@@ -127,17 +131,19 @@ def what_if(
     tables = {kind: read_table(path_of(kind, key), kind)[0] for kind in TABLES}
     for kind in ("scores", "advantages", "updates"):
         tables[kind] = aligned(tables[kind], tables["rollouts"], kind)
+    if own.update_policy.loss.needs_pairs:
+        tables["pairs"] = read_table(path_of("pairs", key), "pairs")[0]
     tables["logprobs"] = aligned_logprobs(tables["logprobs"], tables["rollouts"])
     _refuse_missing(other, tables["logprobs"], key)
     used = read_metrics(path_of("metrics/compute_advantages", key)).get("kl_coef")
-    advantages = _advantages(other, tables, used)
-    was = _figures(own, tables)
-    would_be = _figures(other, {**tables, "advantages": advantages})
-    kept = tables["advantages"]["kept"].to_numpy()
+    others = {**tables, **_estimated(other, tables, used)}
+    kept, would_keep = (each["advantages"]["kept"].to_numpy() for each in (tables, others))
+    shown = np.flatnonzero(kept | would_keep)
+    signs = [np.sign(each["advantages"]["advantage"].to_numpy()) for each in (tables, others)]
     return WhatIf(
-        was,
-        would_be,
-        float(np.mean(np.sign(was.advantages) * np.sign(would_be.advantages) < 0)),
+        _figures(own, tables, shown),
+        _figures(other, others, shown),
+        _share((signs[0] * signs[1] < 0)[kept & would_keep].sum(), (kept & would_keep).sum()),
         int((kept & ~tables["updates"]["trained"].to_numpy()).sum()),
         _settings_changed(params, key),
     )
@@ -158,6 +164,8 @@ def _settings_changed(params: Params, key: str) -> list[str]:
 def _changed(own: Recipe, other: Recipe, loss: object, estimator: object) -> Recipe:
     """The iteration's recipe with another objective. What made the stored log-probs stays as it was.
 
+    Values are those that were stored: a critic is there if the estimator reads them.
+
     Raises:
         ConfigError: if the parts do not go together.
     """
@@ -171,12 +179,18 @@ def _changed(own: Recipe, other: Recipe, loss: object, estimator: object) -> Rec
     compute = _fields(other.compute_advantages)
     if estimator is not None:
         compute["estimator"] = estimator
+    built = _built(ComputeAdvantages, compute, "compute_advantages")
+    critic = update["critic"] or mine.critic
+    update["critic"] = critic if built.estimator.needs_values else None
+    changed = {**_fields(own), "compute_advantages": built, "update_policy": update}
+    return _built(Recipe, changed)
+
+
+def _built(cls: type[Built], content: Mapping[str, Any], where: str = "") -> Built:
     try:
-        return Recipe.model_validate(
-            {**_fields(own), "compute_advantages": compute, "update_policy": update}
-        )
+        return cls.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(problems_of(error), "what-if") from None
+        raise ConfigError(problems_of(error, where), "what-if") from None
 
 
 def _fields(model: Any) -> dict[str, Any]:
@@ -186,9 +200,19 @@ def _fields(model: Any) -> dict[str, Any]:
 def _refuse_missing(recipe: Recipe, logprobs: pa.Table, key: str) -> None:
     loss = recipe.update_policy.loss
     if recipe.needs_reference and not has_measured(logprobs, "ref_logprobs"):
+        if loss.needs_reference and not loss.has_kl:
+            raise RollbookError(
+                f"{key} has no log-probs of the reference policy, and loss {loss.name} compares with them",
+                "ask about an iteration whose recipe has a KL term, or is one of pairs itself",
+            )
         raise RollbookError(
             f"{key} has no log-probs of the reference policy, and the objective has a KL term",
             f"set kl_coef: 0, such as --loss '{{name: {loss.name}, kl_coef: 0}}'",
+        )
+    if recipe.update_policy.critic is not None and not has_measured(logprobs, "values"):
+        raise RollbookError(
+            f"{key} has no values of a critic, and estimator {recipe.compute_advantages.estimator.name} reads them",
+            "ask about an iteration whose recipe has a critic, or take an estimator that needs none, such as group",
         )
     if recipe.rollout_correction is not None and not has_measured(logprobs, "old_logprobs"):
         raise RollbookError(
@@ -209,8 +233,13 @@ def _as_used(coefficient: KlCoefficient, used: float | None) -> float:
     return start_of(coefficient)
 
 
-def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table], kl_coef: float | None) -> pa.Table:
-    """The advantages table that the recipe would have made; the same rollouts are kept."""
+def _estimated(
+    recipe: Recipe, tables: Mapping[str, pa.Table], kl_coef: float | None
+) -> dict[str, pa.Table]:
+    """The tables of advantages and pairs that the recipe would have made.
+
+    Kept are the groups of which anything was kept, and of them the rollouts that the estimator chooses.
+    """
     rollouts, compute = tables["rollouts"], recipe.compute_advantages
     found = estimation_of(
         rollouts,
@@ -221,12 +250,20 @@ def _advantages(recipe: Recipe, tables: Mapping[str, pa.Table], kl_coef: float |
         recipe.generate_rollouts.group_size,
         _as_used(compute.kl_coef, kl_coef),
     )
-    kept = np.asarray(tables["advantages"]["kept"].to_numpy())[sampled_rows(rollouts)]
-    return advantages_table(rollouts, found.groups, found.outputs, kept)
+    was = np.asarray(tables["advantages"]["kept"].to_numpy())[sampled_rows(rollouts)]
+    kept = any_of_group(was, found.given.groups) & kept_rows(found.outputs)
+    if not kept.any():
+        raise RollbookError(
+            f"estimator {compute.estimator.name} chooses none of the rollouts that the update was given"
+        )
+    return {
+        "advantages": advantages_table(rollouts, found.groups, found.outputs, kept),
+        "pairs": pairs_table(rollouts, found, kept),
+    }
 
 
-def _figures(recipe: Recipe, tables: Mapping[str, pa.Table]) -> Figures:
-    """All kept rollouts as one step, in float64."""
+def _figures(recipe: Recipe, tables: Mapping[str, pa.Table], shown: IntArray) -> Figures:
+    """All kept rollouts as one step, in float64; `shown` are those to tell apart by length."""
     torch = torch_for_losses()
     update = recipe.update_policy
     digest = tables["rollouts"]["policy_digest"][0].as_py()
@@ -246,10 +283,12 @@ def _figures(recipe: Recipe, tables: Mapping[str, pa.Table]) -> Figures:
     outputs = loss(inputs)
     (gradient,) = torch.autograd.grad(outputs.loss, inputs.policy_logprobs)
     weights = gradient.abs().where(inputs.loss_mask, 0.0).numpy()
+    of_row = np.zeros(len(rows))
+    of_row[index] = weights.sum(-1)
     return Figures(
         rows.advantages[rows.kept],
         _numbers(rows, tables["advantages"], loss, inputs, outputs, weights),
-        _by_length(rows.completions.lengths[rows.kept], weights.sum(-1)),
+        _by_length(rows.completions.lengths[shown], of_row[shown]),
     )
 
 

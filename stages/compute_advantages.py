@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from pipeline.advantages.base import FloatArray
+from pipeline.advantages.base import AdvantageOutputs, FloatArray
 from pipeline.advantages.metrics import advantage_metrics
 from pipeline.advantages.moments import moments_of
 from pipeline.coefficients import AdaptiveKl
@@ -24,6 +24,8 @@ from pipeline.estimation import (
     aligned,
     aligned_logprobs,
     estimation_of,
+    kept_rows,
+    pairs_table,
     sampled_rows,
 )
 from pipeline.history import Outcomes, extended
@@ -65,7 +67,7 @@ class Settings(StageSettings):
 
 
 def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
-    """Advantages table in the order of the rollouts, and the history of the chain's prompts.
+    """Advantages table in the order of the rollouts, pairs of them, and the history of the chain's prompts.
 
     Raises:
         ArtifactError: if the tables do not belong together, a group is not of the size asked for, the tables lack what
@@ -85,7 +87,8 @@ def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> 
     )
     given, estimated = found.given, found.outputs
     sampled = sampled_rows(rollouts)
-    kept = _kept(settings, given.groups, estimated.informative, context)
+    kept = _kept(settings, given.groups, estimated, context)
+    pairs = pairs_table(rollouts, found, kept)
     outcomes = _outcomes(
         rollouts.filter(pa.array(sampled)),
         given.groups,
@@ -95,11 +98,13 @@ def compute_advantages(settings: Settings, inputs: Inputs, context: Context) -> 
     return Outputs(
         tables={
             "advantages": advantages_table(rollouts, found.groups, estimated, kept),
+            "pairs": pairs,
             "history": extended(inputs.tables["history"], context.key, outcomes),
         },
         metrics={
             **advantage_metrics(estimated, given.rewards, given.groups),
             "kept_groups": len(np.unique(given.groups[kept])),
+            **_pair_metrics(pairs),
             **found.kl_metrics,
         },
     )
@@ -115,18 +120,37 @@ def _kl_coefficient(compute: ComputeAdvantages, inputs: Inputs) -> float:
     return standing(compute.kl_coef, controllers, REWARD_KL_COEF)
 
 
-def _kept(settings: Settings, groups: IntArray, informative: Flags, context: Context) -> Flags:
+def _pair_metrics(pairs: pa.Table) -> dict[str, float]:
+    """How many pairs there are, and the mean difference of their rewards."""
+    if not pairs.num_rows:
+        return {}
+    gaps = numbers_in(pairs["chosen_reward"]) - numbers_in(pairs["rejected_reward"])
+    return {"pairs": pairs.num_rows, "pairs/reward_gap": float(gaps.mean())}
+
+
+def _kept(
+    settings: Settings, groups: IntArray, estimated: AdvantageOutputs, context: Context
+) -> Flags:
     """[B] rows that the update trains on: all, those of informative groups, or of the first so many of these.
+
+    Of an estimator that chooses rollouts only the chosen ones.
 
     Raises:
         ArtifactError: if none is left.
     """
-    oversampled = settings.oversample > 1
+    oversampled, chosen = settings.oversample > 1, kept_rows(estimated)
+    if estimated.kept is not None and not chosen.any():
+        estimator = settings.compute_advantages.estimator
+        raise ArtifactError(
+            f"estimator {estimator.name} chose none of {len(chosen)} rollouts, so there is nothing to train on",
+            "look at the scores table: if all are right or all are wrong, ask easier or harder prompts; a larger "
+            "group_size finds more, and so does a bound of the estimator (min_gap, min_reward) that asks for less",
+        )
     if not (oversampled or settings.compute_advantages.drop_zero_signal):
-        return np.ones(len(groups), bool)
+        return chosen
     count = int(groups.max(initial=-1)) + 1
     keep = np.zeros(count, bool)
-    keep[groups] = informative
+    keep[groups] = estimated.informative
     found, wanted = int(keep.sum()), settings.prompts_per_iteration
     if not found:
         raise ArtifactError(
@@ -141,7 +165,7 @@ def _kept(settings: Settings, groups: IntArray, informative: Flags, context: Con
                 f"in only {found} of {count} groups do the rewards differ, {wanted} were wanted: the update trains on "
                 f"fewer; raise prepare_prompts.oversample (now {settings.oversample:g}), or set prefer: informative"
             )
-    return keep[groups]
+    return keep[groups] & chosen
 
 
 def _outcomes(
@@ -169,7 +193,7 @@ STAGE = Stage(
         # One number of it is read; its moments are gigabytes for a large model.
         Input("optimizers", key="previous", hashed=False),
     ),
-    outputs=(Output("advantages"), Output("history")),
+    outputs=(Output("advantages"), Output("pairs"), Output("history")),
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes the base policy, iteration i0000, an optimizer state of no steps and a history of no prompts."""
+"""Makes the base policy, iteration i0000, an optimizer state of no steps, no critic and a history of no prompts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pipeline.config import Policy
 from pipeline.plan import From, StageSettings
 from pipeline.policies.base import WarmStartExample
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.training.critic_state import empty_critic_state
 from pipeline.training.optimizer import empty_optimizer_state
 
 
@@ -32,7 +33,11 @@ def init_policy(settings: Settings, inputs: Inputs, context: Context) -> Outputs
     created = settings.policy.base.create(examples, settings.seed, context.runtime)
     return Outputs(
         tables={"history": schema_of("history").empty()},
-        folders={"policies": created.write, "optimizers": empty_optimizer_state()},
+        folders={
+            "policies": created.write,
+            "optimizers": empty_optimizer_state(),
+            "values": empty_critic_state(),
+        },
         metrics=created.facts,
     )
 
@@ -42,7 +47,7 @@ STAGE = Stage(
     settings=Settings,
     run=init_policy,
     inputs=(Input("data", key="train"),),
-    outputs=(Output("policies"), Output("optimizers"), Output("history")),
+    outputs=(Output("policies"), Output("optimizers"), Output("values"), Output("history")),
 )
 
 if __name__ == "__main__":

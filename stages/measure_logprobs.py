@@ -1,4 +1,4 @@
-"""What frozen policies say about the rollouts: the policy before the update, and the reference of the KL term.
+"""What frozen models say about the rollouts: the policy before the update, the reference of the KL term, the critic.
 
 Measures only what the recipe's update needs; if that is nothing, it writes an empty table without importing torch.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+
 from pipeline.artifacts import schema_of
-from pipeline.config import BASE_KEY
+from pipeline.config import BASE_KEY, CriticSetting
 from pipeline.plan import From, StageSettings
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
@@ -22,6 +24,7 @@ class Settings(StageSettings):
 
     needs_old: Annotated[bool, From("recipe.needs_old")]
     needs_reference: Annotated[bool, From("recipe.needs_reference")]
+    critic: Annotated[CriticSetting, From("recipe.measured_critic")]
     precision: Annotated[str, From("recipe.update_policy.precision")]
     micro_batch_tokens: Annotated[int, From("recipe.update_policy.micro_batch_tokens")]
     share_prompts: Annotated[bool, From("recipe.update_policy.share_prompts")]
@@ -29,14 +32,15 @@ class Settings(StageSettings):
 
 
 def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Outputs:
-    """Log-probs of every completion token under the policies that the update needs.
+    """Log-probs of every completion token under the policies that the update needs, and the critic's values.
 
     Raises:
-        TrainingError: if the rollouts do not come from this policy.
+        TrainingError: if the rollouts do not come from this policy, or the critic is not one of this policy.
         PolicyError: if a policy cannot be loaded.
     """
     if not (settings.needs_old or settings.needs_reference):
         return Outputs(tables={"logprobs": schema_of("logprobs").empty()}, metrics={"rows": 0})
+    from pipeline.ragged import Ragged
     from pipeline.training.measured import logprobs_table, sampling_metrics
     from pipeline.training.rows import rows_of
 
@@ -44,8 +48,11 @@ def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Ou
     rows = rows_of(inputs.tables["prompts"], rollouts, inputs.digest("policies"))
     measured = _measure(settings, inputs, context, rows)
     old = measured.get("policies")
+    values = None if old is None else old.values
+    if values is None and settings.critic is not None:  # it has learned nothing yet, and says 0
+        values = Ragged(np.zeros(len(rows.completions.values)), rows.completions.lengths)
     return Outputs(
-        tables={"logprobs": logprobs_table(rollouts, old, measured.get("reference"))},
+        tables={"logprobs": logprobs_table(rollouts, old, measured.get("reference"), values)},
         metrics={"rows": len(rows), **sampling_metrics(rows, old)},
     )
 
@@ -53,12 +60,18 @@ def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Ou
 def _measure(
     settings: Settings, inputs: Inputs, context: Context, rows: Rows
 ) -> dict[str, Measured]:
-    """Measurements by input name. A reference that is the policy itself is not run twice."""
+    """Measurements by input name. A reference that is the policy itself is not run twice.
+
+    A critic that has learned something is run beside the policy before the update.
+    """
     from pipeline.policies.frozen import FrozenPolicies
     from pipeline.policies.loading import prepare_torch
+    from pipeline.training.critic import open_critic
+    from pipeline.training.critic_state import continued
     from pipeline.training.measure import measure
 
     policies = FrozenPolicies(prepare_torch(context.runtime))
+    learned = continued(inputs.folders["values"], settings.critic, with_moments=False)
     wanted = [
         name
         for name, needed in (
@@ -72,14 +85,19 @@ def _measure(
     with context.progress(len(rows) * len(set(digests.values())), "rollouts", "tokens") as bar:
         for name, digest in digests.items():
             if digest not in by_digest:
+                folder = inputs.folders[name]
+                model, critic = policies.open(folder), None
+                if settings.critic is not None and learned.kind and name == "policies":
+                    critic = open_critic(settings.critic, learned, folder, model)
                 by_digest[digest] = measure(
-                    policies.open(inputs.folders[name]),
+                    model,
                     rows,
                     settings.temperature,
                     settings.precision,
                     settings.micro_batch_tokens,
                     settings.share_prompts,
                     bar.update,
+                    critic,
                 )
     return {name: by_digest[digest] for name, digest in digests.items()}
 
@@ -94,6 +112,7 @@ STAGE = Stage(
         Input("policies", key="previous"),
         Input("policies", key="reference", name="reference"),
         Input("policies", key=BASE_KEY, name="base", under="policies"),
+        Input("values", key="previous"),
     ),
     outputs=(Output("logprobs"),),
 )

@@ -1,7 +1,7 @@
 """The gradient steps of an iteration: from rollouts and their advantages to the next policy.
 
-Reads the policy and the optimizer state of the predecessor; writes the next ones, what the update did with every
-rollout, and one row per optimizer step.
+Reads the policy, the optimizer state and the critic of the predecessor; writes the next ones, what the update did with
+every rollout, and one row per optimizer step.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         trained_parameters,
         written_dtype,
     )
+    from pipeline.training.critic import CriticUpdate, open_critic
+    from pipeline.training.critic_state import continued, critic_state_writer, empty_critic_state
     from pipeline.training.loop import PolicyUpdate
     from pipeline.training.optimizer import (
         OptimizerState,
@@ -71,9 +73,19 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         context.key,
         settings.reward_kl,
     )
+    critic = None
+    if update.critic is not None:
+        before = continued(inputs.folders["values"], update.critic)
+        function = open_critic(
+            update.critic, before, previous, model, update.gradient_checkpointing
+        )
+        critic = CriticUpdate(
+            function, update, before, rows, settings.max_completion_tokens, context.key
+        )
+    _say_dropped(inputs, update, context)
     total = update.epochs * int(rows.kept.sum())
     with context.progress(total, "rollouts", "tokens") as bar:
-        record = PolicyUpdate(model, rows, loop, state).run(bar.update)
+        record = PolicyUpdate(model, rows, loop, state, critic).run(bar.update)
     stored = written_dtype(previous, update)
     if stored != "float32" and update.lora is None and settings.correction is None:
         context.warn(
@@ -95,12 +107,27 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         folders={
             "policies": policy_writer(model, previous, stored),
             "optimizers": optimizer_state_writer(state_after),
+            "values": empty_critic_state()
+            if critic is None
+            else critic_state_writer(critic.state()),
         },
         metrics={
             **tables.update_metrics(record.steps, rows),
             **tables.engine_metrics(inputs.tables["logprobs"], rows, record),
+            **tables.value_metrics(rows),
         },
     )
+
+
+def _say_dropped(inputs: Inputs, update: UpdatePolicy, context: Context) -> None:
+    """Warns if the iteration before left a critic that this one does not go on with."""
+    from pipeline.training.critic_state import stored_kind
+
+    kind = stored_kind(inputs.folders["values"])
+    wanted = "" if update.critic is None else update.critic.label
+    if kind and kind != wanted:
+        instead = f"a {wanted} begins anew" if wanted else "the recipe has none"
+        context.warn(f"the {kind} critic of the iteration before is not carried on: {instead}")
 
 
 def _reward_kl(settings: Settings, inputs: Inputs) -> float:
@@ -146,13 +173,16 @@ STAGE = Stage(
         Input("rollouts"),
         Input("logprobs"),
         Input("advantages"),
+        Input("pairs"),
         Input("policies", key="previous"),
         Input("policies", key=BASE_KEY, name="base", under="policies"),
         Input("optimizers", key="previous"),
+        Input("values", key="previous"),
     ),
     outputs=(
         Output("policies"),
         Output("optimizers"),
+        Output("values"),
         Output("updates"),
         Output("optimizer_steps"),
     ),

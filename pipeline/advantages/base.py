@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.component import Component
 from pipeline.ragged import IntArray, Ragged
+from pipeline.signals import Signal
 
 FloatArray = NDArray[np.float64]
 
@@ -29,7 +30,9 @@ class AdvantageInputs:
         greedy_rewards: [B] reward of the greedy answer to the same prompt, or None: there is none.
         step_ends: completion token that ends each step of a rollout, ascending; None: no process rewards.
         step_rewards: reward of each of these steps.
-        values: per completion token, what a value head says of it; None: no value head.
+        values: per completion token, what the critic says of it; None: no critic.
+        draws: [B] a random number in [0, 1) of each rollout, from its seed; None: for no estimator that needs one.
+        texts: [B] integer label of each completion's text, the same for equal texts; None likewise.
     """
 
     rewards: FloatArray
@@ -42,6 +45,8 @@ class AdvantageInputs:
     step_ends: Ragged | None = None
     step_rewards: Ragged | None = None
     values: Ragged | None = None
+    draws: FloatArray | None = None
+    texts: IntArray | None = None
 
     @cached_property
     def lengths(self) -> IntArray:
@@ -92,6 +97,10 @@ class AdvantageOutputs:
         informative: whether the row's group carries a signal: its rewards have any spread, or, for an estimator that
             needs no siblings, some member is compared with something else.
         token_advantages: per completion token, 0 where masked; None: every token has its row's advantage.
+        pairs: [P, 2] rows of a chosen and a rejected rollout; None: the estimator makes none.
+        kept: rows that the update is to train on; None: the estimator leaves none out.
+        returns: per completion token, what a critic should have said, 0 where masked, NaN in rows without a reward;
+            None: the estimator does not read values.
     """
 
     advantages: FloatArray
@@ -99,12 +108,17 @@ class AdvantageOutputs:
     group_std: FloatArray
     informative: NDArray[np.bool_]
     token_advantages: Ragged | None = None
+    pairs: IntArray | None = None
+    kept: NDArray[np.bool_] | None = None
+    returns: Ragged | None = None
 
 
 class AdvantageEstimator(Component):
     """Turns the rewards of groups into advantages; see the file of each for formula and source."""
 
     kind: ClassVar[str] = "advantages"
+    makes: ClassVar[Signal] = "advantages"
+    """What it hands to the loss. What chooses rollouts sets `kept`, and `pairs` if it makes pairs."""
     needs_greedy: ClassVar[bool] = False
     """Whether it reads `greedy_rewards`."""
     needs_steps: ClassVar[bool] = False
@@ -115,6 +129,16 @@ class AdvantageEstimator(Component):
     """Whether the total reward, with a KL penalty or a clip in it, reaches its advantages."""
     needs_values: ClassVar[bool] = False
     """Whether it reads `values`."""
+
+    @property
+    def needs_draws(self) -> bool:
+        """Whether it reads `draws`."""
+        return False
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether it reads `texts`."""
+        return False
 
     def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""gae: generalised advantage estimation with the values of a value head, the advantage of PPO.
+"""gae: generalised advantage estimation with the values of a critic, the advantage of PPO.
 
     δ[i,t] = r[i,t] + gamma · V[i,t+1] − V[i,t]        r: the reward on the last token, less each token's KL penalty
     A[i,t] = δ[i,t] + gamma · lam · A[i,t+1]           then whitened: (A − mean(A)) / sqrt(var(A) + 1e-8)
@@ -7,11 +7,12 @@
 GAE, arXiv 1506.02438 eq. 16; PPO, arXiv 1707.06347; verl `gae` and its defaults. Against GRPO: the baseline is learned
 and stands at every token, and no group is needed. After the last token V is 0. Masked tokens inside a completion are
 skipped: V[i,t+1] and A[i,t+1] are those of the next trained-on token. Rows without a reward get 0 and are left out of
-mean and variance; their returns are their values, from which nothing is learned.
+mean and variance, and have no returns.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from pipeline.ragged import Ragged
 
 
 class Gae(AdvantageEstimator):
-    """Advantages from a value head.
+    """Advantages from a critic.
 
     Attributes:
         gamma: what a reward is worth one token earlier.
@@ -50,7 +51,10 @@ class Gae(AdvantageEstimator):
         if self.whiten:
             tokens = whitened(tokens, inputs.loss_mask, inputs.scorable)
         group = moments_of(inputs.rewards, inputs.groups, 0)
-        return token_outputs(inputs, tokens, group)
+        returns = self.returns(inputs)
+        scorable = inputs.scorable[returns.row_of]
+        taught = Ragged(np.where(scorable, returns.values, np.nan), returns.lengths)
+        return replace(token_outputs(inputs, tokens, group), returns=taught)
 
     def raw(self, inputs: AdvantageInputs) -> Ragged:
         """Per completion token: the advantage before whitening, 0 where masked and in rows without a reward.
@@ -65,7 +69,7 @@ class Gae(AdvantageEstimator):
         return discounted_sums(Ragged(deltas, mask.lengths), mask, self.gamma * self.lam)
 
     def returns(self, inputs: AdvantageInputs) -> Ragged:
-        """Per completion token: what the value head should have said, 0 where masked.
+        """Per completion token: what the critic should have said, 0 where masked.
 
         Raises:
             ArtifactError: if there are no values.
@@ -78,7 +82,7 @@ class Gae(AdvantageEstimator):
 def _values_of(inputs: AdvantageInputs) -> Ragged:
     if inputs.values is None:
         raise ArtifactError(
-            "gae needs the values of a value head, and there are none",
+            "gae needs the values of a critic, and there are none",
             "choose an estimator that needs none, such as group",
         )
     return inputs.values

@@ -78,6 +78,17 @@ def row_mean(kl: Ragged, loss_mask: Ragged) -> float:
     return float(np.sort(means).mean()) if means.size else 0.0
 
 
+def refuse_choice_by_penalty(inputs: AdvantageInputs, estimator: str) -> None:
+    """For estimators that choose rollouts: of equal rewards a penalty would choose by the KL alone.
+
+    Raises:
+        ConfigError: if there is a penalty.
+    """
+    if inputs.token_penalties is not None:
+        what = f"{estimator} would choose among equal rewards by their KL penalty; set kl_coef to 0"
+        raise ConfigError([Problem("compute_advantages.kl_coef", what)])
+
+
 def refuse_penalty(inputs: AdvantageInputs, estimator: str) -> None:
     """For estimators that read the parts of a reward instead of the total that the penalty is in.
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "train-from": "branch off an iteration under another recipe",
     "seal": "take finished iterations out of the loop, and prune their policies",
     "export": "write a policy as a model to serve, with a model card",
+    "export-pairs": "write better and worse answers as a data set for other trainers",
     "probe": "try to fool a reward before a policy does",
     "show": "one rollout from prompt to gradient; also a group, a prompt or a policy",
     "pull": "get all of a run that can be read without a model",

@@ -18,7 +18,7 @@ SHOWN = 5
 @click.command()
 @click.argument("revision", default="workspace")
 def pull(revision: str) -> None:
-    """Get all of a run that can be read without a model: tables, metrics and run_info, but no policies.
+    """Get all of a run that can be read without a model: tables, metrics and run_info, but no policies and critics.
 
     With it every command works that looks at a run: show, lineage, verify, status, compare, rescore, report. A policy
     is one more `dvc pull artifacts/policies/i0006`, and `dvc pull` gets all of them. What lies in the workspace already
@@ -71,7 +71,8 @@ def pull(revision: str) -> None:
     where = "put in place" if found.is_workspace else f"of {found.shown} in DVC's cache"
     if here or not problem:
         click.echo(
-            f"{len(here)} outputs {where}, {fetched} files fetched; not pulled: {' and '.join(FOLDERS)}"
+            f"{len(here)} outputs {where}, {fetched} files fetched; not pulled: "
+            f"{', '.join(FOLDERS[:-1])} and {FOLDERS[-1]}"
         )
     if differing := _differing(there):
         named = listed(differing, SHOWN)

@@ -214,11 +214,21 @@ def _show_gradients(names: tuple[str, str], recipes: tuple[Recipe, Recipe]) -> N
     made = table("ratio", *(f"{value:g}" for value in RATIOS))
     for advantage in (1.0, -1.0):
         for name, each in zip(names, recipes, strict=True):
-            values = (f"{round(value, 3) + 0.0:+.3f}" for value in pushes(each, advantage))
-            made.add_row(f"{name}, A = {advantage:+g}", *values)
-    show("Push −∂loss/∂log-prob on a token, denominators left out: above 0 up, below 0 down", made)
+            if not each.update_policy.loss.needs_pairs:
+                values = (f"{round(value, 3) + 0.0:+.3f}" for value in pushes(each, advantage))
+                made.add_row(f"{name}, A = {advantage:+g}", *values)
+    if made.row_count:
+        show(
+            "Push −∂loss/∂log-prob on a token, denominators left out: above 0 up, below 0 down",
+            made,
+        )
     for name, each in zip(names, recipes, strict=True):
         if (loss := each.update_policy.loss).pools_rows:
             click.echo(
                 f"{name}: {loss.name} compares the tokens of a step, which one alone does not show"
+            )
+        if loss.needs_pairs:
+            click.echo(
+                f"{name}: {loss.name} compares two answers with the reference, so ratio and advantage do not count; of "
+                "the completions above the first is chosen and the second rejected"
             )

@@ -30,10 +30,10 @@ def seal(part: str | None, keep: str, rebuild: str | None) -> None:
     """Take the finished iterations of RANGE out of the loop: dvc.lock gets short, and policies are pruned.
 
     Tables, metrics and evaluations stay where they are: everything reads, re-scores and reports them as before.
-    DVC keeps them through sealed/RANGE.dvc. Policies and optimizer states that --keep does not name are deleted here
-    and from the project's cache, but never those that other iterations follow or refer to, nor the end of a chain.
-    An earlier commit that names a pruned policy can then only be checked out from a remote that has it. Cut off, the
-    same command goes on. Sealing cannot be undone.
+    DVC keeps them through sealed/RANGE.dvc. Policies, optimizer states and critics that --keep does not name are
+    deleted here and from the project's cache, but never those that other iterations follow or refer to, nor the end of
+    a chain. An earlier commit that names a pruned policy can then only be checked out from a remote that has it. Cut
+    off, the same command goes on. Sealing cannot be undone.
 
     With --rebuild, a pruned policy is made again by running the updates after the last kept one.
 

@@ -33,8 +33,9 @@ def verify(fast: bool, complete: bool, as_json: bool) -> None:
 
     Hashes every output of dvc.lock, of rescores/dvc.lock and of sealed iterations again, in the workspace and in DVC's
     cache; checks the schema and the content hash of every table; checks that rollouts, scores, advantages and updates
-    hold the same ids, and that policies, tables and run_info name each other's digests. Says of each fault where it is,
-    what was expected, and how it is mended. Exit code 1 if there is one.
+    hold the same ids, that pairs are of rollouts that are there, and that policies, tables and run_info name each
+    other's digests. Says of each fault where it is, what was expected, and how it is mended. Exit code 1 if there is
+    one.
 
     What is not on this machine, such as policies of a clone that pulled only tables, is listed and no fault.
 

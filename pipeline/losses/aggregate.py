@@ -14,14 +14,12 @@ in R, as in TRL, unless the loss says `count_empty_rows: false`, as verl does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pipeline.errors import TrainingError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from pipeline.losses.base import LossInputs
 
 Aggregation = Literal[
     "row_mean",
@@ -43,7 +41,24 @@ BY_LENGTH: tuple[Aggregation, ...] = (
 """Where a term that stands on all tokens of a row counts once per token. `row_sum` does so too, and means it."""
 
 
-def aggregated(aggregation: Aggregation, per_token: Tensor, inputs: LossInputs) -> Tensor:
+class Counted(Protocol):
+    """What of a micro-batch and its optimizer step denominators are made of; see `pipeline.losses.base.LossInputs`."""
+
+    @property
+    def loss_mask(self) -> Tensor: ...
+    @property
+    def window_rows(self) -> float: ...
+    @property
+    def window_tokens(self) -> float: ...
+    @property
+    def max_completion_tokens(self) -> int: ...
+    @property
+    def group_tokens(self) -> Tensor | None: ...
+    @property
+    def window_groups(self) -> float | None: ...
+
+
+def aggregated(aggregation: Aggregation, per_token: Tensor, inputs: Counted) -> Tensor:
     """Scalar of [B, T] `per_token`, which is 0 where masked.
 
     Raises:

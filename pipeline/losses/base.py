@@ -20,6 +20,7 @@ from pipeline.losses.aggregate import BY_LENGTH, Aggregation, aggregated
 from pipeline.losses.kl import CORRECTABLE, KlEstimator, kl_estimate
 from pipeline.losses.masks import on_policy
 from pipeline.losses.ratio import RatioLevel, importance_ratio, token_log_ratio
+from pipeline.signals import Signal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,9 @@ class LossInputs:
         window_policy_tokens: trained-on tokens of the step within `policy_mask`; None: `window_tokens`.
         group_tokens: [B] trained-on tokens of each row's whole group, for the aggregation `group_mean`; or None.
         window_groups: groups of the step, likewise.
+        pairs: [P, 2] rows of a chosen and a rejected completion, for losses of pairs; or None.
+        window_pairs: pairs of the whole optimizer step, likewise.
+        window_chosen_tokens: trained-on tokens of the chosen completions of these, each as often as it is chosen.
     """
 
     policy_logprobs: Tensor
@@ -65,6 +69,9 @@ class LossInputs:
     window_policy_tokens: float | None = None
     group_tokens: Tensor | None = None
     window_groups: float | None = None
+    pairs: Tensor | None = None
+    window_pairs: float | None = None
+    window_chosen_tokens: float | None = None
 
     @property
     def bonus_mask(self) -> Tensor:
@@ -100,6 +107,7 @@ class LossOutputs:
         policy_loss: detached scalar before the entropy bonus.
         kl: [B, T] detached KL term as used, 0 where masked, or None.
         row_metrics: [B] further detached numbers of each row, by the name of the metric that averages them.
+        pair_metrics: [P] the same of each pair; a loss of pairs has at least one.
     """
 
     loss: Tensor
@@ -110,6 +118,7 @@ class LossOutputs:
     policy_loss: Tensor
     kl: Tensor | None = None
     row_metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    pair_metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,12 @@ class Loss(Component):
     """
 
     kind: ClassVar[str] = "losses"
+    takes: ClassVar[tuple[Signal, ...]] = ("advantages", "choices")
+    """What of an estimator it has a meaning for."""
+    unused_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings of the frame that it has no use for; they must stay at their defaults."""
+    corrects_rollouts: ClassVar[bool] = True
+    """Whether it matters that an engine differs from the trainer, so that `rollout_correction` has a meaning."""
     weighs_rollouts_itself: ClassVar[bool] = False
     """Whether the policy term has used `rollout_weights`, so that they are not multiplied in again."""
     needs_token_weights: ClassVar[bool] = False
@@ -207,6 +222,13 @@ class Loss(Component):
         return self
 
     @model_validator(mode="after")
+    def _settings_have_a_use(self) -> Loss:
+        for name in self.unused_settings:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"this loss has no use for `{name}`; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _kl_has_the_right_gradient(self) -> Loss:
         if self.kl_coef and self.kl_bias_correction and self.kl_estimator not in CORRECTABLE:
             raise ValueError(
@@ -220,14 +242,24 @@ class Loss(Component):
         return self
 
     @property
+    def has_kl(self) -> bool:
+        """Whether it has a KL term."""
+        return self.kl_coef != 0
+
+    @property
     def needs_reference(self) -> bool:
         """Whether log-probs of the reference policy go into the loss."""
-        return self.kl_coef != 0
+        return self.has_kl
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether it compares two completions, so that groups must stay together in a micro-batch."""
+        return "pairs" in self.takes
 
     @property
     def compares_with_old(self) -> bool:
         """Whether log-probs of the policy before the update go into the loss."""
-        return self.uses_ratio or (self.needs_reference and self.kl_bias_correction)
+        return self.uses_ratio or (self.has_kl and self.kl_bias_correction)
 
     @property
     def has_entropy_bonus(self) -> bool:
@@ -278,7 +310,7 @@ class Loss(Component):
         tokens, mask = self._tokens(inputs), inputs.loss_mask
         term = self.policy_term(tokens)
         per_token = self._weighed(term.loss, inputs)
-        kl = self._kl(inputs, tokens.log_ratio) if self.needs_reference else None
+        kl = self._kl(inputs, tokens.log_ratio) if self.has_kl else None
         if kl is not None:
             per_token = per_token + start_of(self.kl_coef) * kl
         per_token = per_token.where(mask, 0.0)

@@ -1,4 +1,4 @@
-"""logprobs: per token under frozen policies: what the trainer's old policy, the reference and a value head say.
+"""logprobs: per token, under frozen models: what the trainer's old policy, the reference and a critic say.
 
 Empty (no rows) when the recipe needs none of them.
 """

@@ -7,7 +7,7 @@ from pipeline.schemas.base import Column, TableSchema
 
 SCHEMA = TableSchema(
     kind="optimizer_steps",
-    version=2,
+    version=3,
     key="optimizer_step",
     columns={
         "iteration": Column(pa.string()),
@@ -26,6 +26,10 @@ SCHEMA = TableSchema(
         "kl": Column(pa.float64(), nullable=True),
         "kl_coef": Column(pa.float64(), nullable=True),  # null without a KL term
         "entropy_coef": Column(pa.float64(), nullable=True),  # null without an entropy bonus
+        # Null without a critic.
+        "value_loss": Column(pa.float64(), nullable=True),  # without its weight
+        "value_clip": Column(pa.float64(), nullable=True),  # share of tokens held by the value clip
+        "critic_grad_norm": Column(pa.float64(), nullable=True),  # before clipping
         "tokens": Column(pa.int64()),
         "rows": Column(pa.int64()),
         "rows_skipped": Column(pa.int64()),  # rows whose gradient is exactly zero

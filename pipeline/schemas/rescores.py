@@ -8,6 +8,7 @@ import pandera.pyarrow as pandera
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.schemas.advantages import ROWS as ADVANTAGE_ROWS
 from pipeline.schemas.advantages import SCHEMA as ADVANTAGES
 from pipeline.schemas.base import Column, TableSchema
 from pipeline.schemas.scores import SCHEMA as SCORES
@@ -37,7 +38,7 @@ SCHEMA = TableSchema(
     },
     rows={
         **SCORES.rows,
-        **ADVANTAGES.rows,
+        **ADVANTAGE_ROWS,
         "old advantage is finite": lambda table: pc.is_finite(table["old_advantage"]),
         "a flipped sign is one of two advantages": lambda table: pc.equal(
             table["sign_flipped"],

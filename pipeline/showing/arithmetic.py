@@ -35,7 +35,7 @@ from pipeline.showing.facts import Arithmetic
 from pipeline.showing.written_out import number, written_out
 
 COLUMNS: Mapping[str, Sequence[str] | None] = {
-    "rollouts": ("rollout_id", "group_id", "greedy", "loss_mask"),
+    "rollouts": ("rollout_id", "group_id", "greedy", "loss_mask", "seed", "text"),
     "scores": None,
     "logprobs": ("rollout_id", "old_logprobs", "ref_logprobs", "values"),
     "advantages": ("rollout_id", "advantage", "token_advantages"),

@@ -315,12 +315,38 @@ def _process_supervision(
     ], value
 
 
+def _pairs(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
+    pairs = estimator(seen).pairs
+    pairs = pairs[seen.groups[pairs[:, 0]] == seen.groups[row]]
+    if not len(pairs):
+        return ["its group makes no pair of answers whose rewards differ enough: A = 0"], 0.0
+    won, lost = (int((side == row).sum()) for side in pairs.T)
+    value = (won - lost) / len(pairs)
+    return [
+        f"rewards of its group: {_listed(_members(seen, row))}",
+        f"of {len(pairs)} pairs it is chosen in {won} and rejected in {lost}",
+        f"A = ({won} − {lost}) / {len(pairs)} = {_signed(value)}",
+    ], value
+
+
+def _best(estimator: Any, seen: AdvantageInputs, row: int, moments: Moments) -> Lines:
+    chosen = bool(estimator(seen).kept[row])
+    bound = "" if estimator.min_reward is None else f" at or above {estimator.min_reward:g}"
+    wanted = "all" if estimator.keep is None else f"{estimator.keep} best"
+    said = f"chosen are the {wanted}{bound} of {_listed(_members(seen, row))}"
+    if not chosen:
+        return [said, "it is not among them: A = 0"], 0.0
+    return [said, f"it is among them: A = {_signed(1.0)}"], 1.0
+
+
 WRITERS: dict[tuple[str, str], Writer] = {
+    ("best", "Best"): _best,
     ("group", "Group"): _group,
     ("leave_one_out", "LeaveOneOut"): _leave_one_out,
     ("max_rl", "MaxRl"): _max_rl,
     ("gpg", "Gpg"): _gpg,
     ("opo", "Opo"): _opo,
+    ("pairs", "Pairs"): _pairs,
     ("pass_at_k", "PassAtK"): _pass_at_k,
     ("remax", "Remax"): _remax,
     ("gdpo", "Gdpo"): _gdpo,

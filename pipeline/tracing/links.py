@@ -42,7 +42,7 @@ class Link:
         rows: rollouts generated.
         replaced: kinds of tables that were made again since, so that what lies on disk is not what was trained on.
         prompts_hash: content hash of the prompts.
-        engine, rewards, estimator, loss: components, as they were.
+        engine, rewards, estimator, critic, loss: components, as they were; None: there was no critic.
         method: all settings by place, but what is off.
         commits: that its stages ran at, in order.
         code: hash of every source file, by path.
@@ -69,6 +69,7 @@ class Link:
     engine: Part
     rewards: Sequence[Part]
     estimator: Part
+    critic: Part | None
     loss: Part
     method: Mapping[str, str]
     commits: Sequence[str]
@@ -144,6 +145,7 @@ def _link(update: Update, keys: Mapping[str, str], recipe: str) -> Link:
     settings, infos = update.settings, update.infos
     measured = infos.get("measure_logprobs", {})
     reference = str(measured.get("inputs", {}).get("reference", ""))
+    critic = settings["update_policy"]["update"].get("critic")
     commits = [commit for info in infos.values() if (commit := commit_of(info))]
     return Link(
         key=update.key,
@@ -162,6 +164,7 @@ def _link(update: Update, keys: Mapping[str, str], recipe: str) -> Link:
         engine=part_of(settings["generate_rollouts"]["generate"]["engine"]),
         rewards=[part_of(each) for each in settings["score_rollouts"]["score_rollouts"]["rewards"]],
         estimator=part_of(settings["compute_advantages"]["compute_advantages"]["estimator"]),
+        critic=None if critic is None else part_of(critic),
         loss=part_of(settings["update_policy"]["update"]["loss"]),
         method=update.method,
         commits=list(dict.fromkeys(commits)),

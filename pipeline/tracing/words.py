@@ -29,6 +29,8 @@ def link_words(link: Link, before: Link | None) -> Iterator[tuple[str, str]]:
     yield "engine", part_words(link.engine)
     yield "rewards", ", ".join(map(part_words, link.rewards))
     yield "advantages", part_words(link.estimator)
+    if link.critic is not None:
+        yield "critic", part_words(link.critic)
     yield (
         "update",
         f"{part_words(link.loss)}; {_setting(link, 'optimizer_steps')}, {_setting(link, 'learning_rate')}",

@@ -66,29 +66,41 @@ def micro_batches(
     completions: Ragged,
     budget_tokens: int,
     break_even_tokens: float | None = None,
+    whole_prompts: bool = False,
 ) -> Iterator[MicroBatch]:
     """Packs rows, longest sequences first, so that sequences × longest of a micro-batch stays within the budget.
 
-    A row longer than the budget goes alone.
+    A row longer than the budget goes alone, and so do the rows of a prompt that must stay together and do not fit.
 
     Args:
         index: rows to pack.
         prompts, completions: token ids of every row of the iteration.
         budget_tokens: tokens of a micro-batch, padding included.
         break_even_tokens: see `sequences_of`; None: every row is a sequence of its own.
+        whole_prompts: whether rows with the same prompt stay together, as a loss that compares them needs.
     """
     lengths = prompts.lengths + completions.lengths
     if break_even_tokens is None:
         sequences = [np.array([row]) for row in index]
     else:
         sequences = sequences_of(index, prompts, completions, budget_tokens, break_even_tokens)
+    units: dict[object, list[IntArray]] = {}
+    for place, rows in enumerate(sequences):
+        units.setdefault(prompts.key_of(rows[0]) if whole_prompts else place, []).append(rows)
+    packed = list(units.values())
     widths = np.array(
-        [lengths[rows[0]] + completions.lengths[rows[1:]].sum() for rows in sequences], np.int64
+        [
+            max(lengths[rows[0]] + completions.lengths[rows[1:]].sum() for rows in unit)
+            for unit in packed
+        ],
+        np.int64,
     )
+    sizes = np.array([len(unit) for unit in packed], np.int64)
     order = np.argsort(-widths, kind="stable")
     while len(order):
-        count = max(1, budget_tokens // int(widths[order[0]]))
-        together = [sequences[place] for place in order[:count]]
+        room = budget_tokens // widths[order[0]]
+        count = max(1, int(np.searchsorted(np.cumsum(sizes[order]), room, "right")))
+        together = [rows for place in order[:count] for rows in packed[place]]
         yield MicroBatch(
             np.concatenate(together), np.repeat(np.arange(len(together)), list(map(len, together)))
         )

@@ -36,10 +36,13 @@ class TokenLogprobs:
     Attributes:
         logprobs: of each token, nats; carries the gradient.
         entropies: of the distribution each token was drawn from, nats; with gradient if it was asked for.
+        hidden: [N, H] what the language-model head saw where it predicted each completion token, row by row; carries
+            the gradient. None for a model whose head is not where it says.
     """
 
     logprobs: Tensor
     entropies: Tensor
+    hidden: Tensor | None = None
 
 
 def completion_logprobs(
@@ -58,13 +61,31 @@ def completion_logprobs(
         precision: `bfloat16` computes the model under autocast.
         entropy_gradient: whether entropies carry a gradient, for an entropy bonus.
     """
-    autocast = torch.autocast(
+    with _autocast(batch, precision):
+        logprobs, entropies, hidden = _scored(model, batch, temperature, entropy_gradient)
+    mask = batch.completion_mask
+    return TokenLogprobs(on_grid(logprobs, mask), on_grid(entropies, mask), hidden)
+
+
+def completion_hidden(model: PreTrainedModel, batch: TokenBatch, precision: str) -> Tensor | None:
+    """[N, H] what the head of a model sees where it predicts each completion token, row by row; no logits are made.
+
+    Args:
+        model: in evaluation mode.
+        batch: right-padded rows.
+        precision: `bfloat16` computes the model under autocast.
+
+    Returns:
+        The hidden states, with their gradient; None for a model whose head is not where it says.
+    """
+    with _autocast(batch, precision):
+        return _seen_by(model.get_output_embeddings(), model, batch)[0]
+
+
+def _autocast(batch: TokenBatch, precision: str) -> torch.autocast:
+    return torch.autocast(
         batch.input_ids.device.type, torch.bfloat16, enabled=precision == "bfloat16"
     )
-    with autocast:
-        logprobs, entropies = _scored(model, batch, temperature, entropy_gradient)
-    mask = batch.completion_mask
-    return TokenLogprobs(on_grid(logprobs, mask), on_grid(entropies, mask))
 
 
 def selected_logprobs(
@@ -90,20 +111,28 @@ def selected_logprobs(
 
 def _scored(
     model: PreTrainedModel, batch: TokenBatch, temperature: float, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    """[N] log-probs and entropies of the completion tokens, row by row; the head sees nothing else."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """[N] log-probs and entropies of the completion tokens, row by row, and what the head saw; it sees nothing else."""
     ids, head = batch.completion_ids, model.get_output_embeddings()
     at_once = max(1, LOGITS_AT_ONCE // model.config.get_text_config().vocab_size)
     if head is not None and len(ids) > at_once and model not in _shaping_logits:
         hidden = _hidden(model, batch, head)
         if hidden is not None:
-            return _in_chunks(head, hidden, ids, at_once, temperature, entropy_gradient)
+            parts = _in_chunks(head, hidden, ids, at_once, temperature, entropy_gradient)
+            return *parts, hidden
         _shaping_logits.add(model)
-    with _head_sees(head, lambda hidden: hidden[batch.predicting]):
+    seen: list[Tensor] = []
+
+    def predicting(hidden: Tensor) -> Tensor:
+        seen.append(hidden[batch.predicting])
+        return seen[0]
+
+    with _head_sees(head, predicting):
         logits = _logits(model, batch)
     if logits.shape[:2] == batch.input_ids.shape:  # a model whose head is not where it says
         logits = logits.flatten(0, 1)[batch.predicting]
-    return selected_logprobs(logits.squeeze(0), ids, temperature, entropy_gradient)
+    scored = selected_logprobs(logits.squeeze(0), ids, temperature, entropy_gradient)
+    return *scored, seen[0] if seen else None
 
 
 def _hidden(model: PreTrainedModel, batch: TokenBatch, head: torch.nn.Module) -> Tensor | None:
@@ -111,6 +140,18 @@ def _hidden(model: PreTrainedModel, batch: TokenBatch, head: torch.nn.Module) ->
 
     Some models scale or cap their logits behind the head; one position tells.
     """
+    hidden, logits = _seen_by(head, model, batch)
+    if hidden is None:
+        return None
+    with torch.no_grad():
+        plain = torch.equal(head(hidden[None, :1]), logits)
+    return hidden if plain else None
+
+
+def _seen_by(
+    head: torch.nn.Module | None, model: PreTrainedModel, batch: TokenBatch
+) -> tuple[Tensor | None, Tensor]:
+    """[N, H] what the head sees for the completion tokens, and the model's logits at the first of them."""
     seen: list[Tensor] = []
 
     def first(hidden: Tensor) -> Tensor:
@@ -119,9 +160,7 @@ def _hidden(model: PreTrainedModel, batch: TokenBatch, head: torch.nn.Module) ->
 
     with _head_sees(head, first):
         logits = _logits(model, batch)
-    with torch.no_grad():
-        plain = bool(seen) and torch.equal(head(seen[0][None, :1]), logits)
-    return seen[0] if plain else None
+    return seen[0] if seen else None, logits
 
 
 def _in_chunks(

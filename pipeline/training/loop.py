@@ -2,13 +2,14 @@
 
 Rows whose gradient is exactly 0 (advantage 0, no KL) are not computed, and stay in every denominator. Micro-batches
 are summed, never averaged, so memory decides how a step is cut up and the gradient does not notice. What a loss needs
-to know of the whole step, denominators and the tokens of high entropy, is found before its first micro-batch.
+to know of the whole step, denominators and the tokens of high entropy, is found before its first micro-batch. A critic,
+where there is one, learns from the same micro-batches and takes its steps together with the policy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,13 @@ from pipeline.training.batches import batch_of, deal_to_steps, micro_batches
 from pipeline.training.checkpoint import trained_parameters
 from pipeline.training.controllers import Controllers
 from pipeline.training.logprobs import completion_logprobs
-from pipeline.training.optimizer import OptimizerState, learning_rate_at, make_optimizer, moments_of
+from pipeline.training.optimizer import (
+    OptimizerState,
+    clip_gradient,
+    learning_rate_at,
+    make_optimizer,
+    moments_of,
+)
 from pipeline.training.records import LoopSettings, StepRecord, UpdateRecord
 from pipeline.training.rows import TrainingRows
 from pipeline.training.sharing import break_even_tokens
@@ -39,6 +46,8 @@ from pipeline.training.window import Window, loss_inputs, window_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from pipeline.training.critic import CriticUpdate
+
 
 class PolicyUpdate:
     """The gradient steps of one iteration on a model, in place."""
@@ -49,8 +58,9 @@ class PolicyUpdate:
         rows: TrainingRows,
         settings: LoopSettings,
         state: OptimizerState,
+        critic: CriticUpdate | None = None,
     ) -> None:
-        self.model, self.rows, self.settings = model, rows, settings
+        self.model, self.rows, self.settings, self.critic = model, rows, settings, critic
         self.parameters = trained_parameters(model)
         self.device = next(iter(self.parameters.values())).device
         self.optimizer = make_optimizer(self.parameters, settings.update, state)
@@ -59,6 +69,8 @@ class PolicyUpdate:
         loss = settings.update.loss
         skips = settings.update.skip_zero_gradient and loss.silent_at_zero_advantage
         audible = rows.has_signal | (not skips)
+        if critic is not None:  # what says nothing to the policy may say something to the critic
+            audible = audible | (critic.tokens > 0)
         # A loss that depends on the split counts the rows of its micro-batches, also those without trained-on tokens.
         tokens = rows.completions.lengths if loss.depends_on_split else rows.trained_tokens
         self.computed = rows.kept & (tokens > 0) & audible
@@ -86,7 +98,9 @@ class PolicyUpdate:
                 if len(steps) == 1:
                     first_rows = index[self.computed[index]]
                     first_logprobs = self.policy_logprobs.rows(first_rows)
-        self._refuse_broken_weights()
+        self._refuse_broken_weights(self.parameters)
+        if self.critic is not None:
+            self._refuse_broken_weights(self.critic.parameters)
         moments = moments_of(self.optimizer, self.parameters)
         return UpdateRecord(
             steps,
@@ -99,8 +113,8 @@ class PolicyUpdate:
             self.controllers,
         )
 
-    def _refuse_broken_weights(self) -> None:
-        for name, parameter in self.parameters.items():
+    def _refuse_broken_weights(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        for name, parameter in parameters.items():
             if not torch.isfinite(parameter).all():
                 raise TrainingError(
                     f"after the last optimizer step of {self.settings.iteration} the weights {name} are not finite; "
@@ -115,10 +129,12 @@ class PolicyUpdate:
         window = window_of(rows, index, update.loss, update.top_entropy)
         loss = self.controllers.loss()
         self.optimizer.zero_grad()
+        if self.critic is not None:
+            self.critic.begin_step(index)
         total, policy_loss, entropy, numbers = self._accumulate(computed, window, loss, on_rows)
         skipped_tokens = rows.trained_tokens[skipped]
         on_rows(len(skipped), int(skipped_tokens.sum()))
-        grad_norm = self._clip_gradient()
+        grad_norm = clip_gradient(self.parameters.values(), update.max_grad_norm)
         if not (math.isfinite(total) and math.isfinite(grad_norm)):
             raise TrainingError(
                 f"optimizer step {self.optimizer_step} (epoch {epoch}) of {self.settings.iteration}: "
@@ -126,6 +142,8 @@ class PolicyUpdate:
                 "lower the learning rate, or look for extreme advantages and log-probs in the tables",
             )
         learning_rate = learning_rate_at(update, self.optimizer_step)
+        if self.critic is not None and self.critic.moves_alone:
+            learning_rate = 0.0  # the moments of the policy go on, its weights stand still
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
@@ -135,13 +153,15 @@ class PolicyUpdate:
             skipped_tokens.astype(np.float64),
             loss.clip_metrics,
         )
-        if update.loss.needs_reference:
+        if update.loss.has_kl:
             metrics["kl_coef"] = start_of(loss.kl_coef)
         if update.loss.has_entropy_bonus:
             metrics |= {
                 "policy_loss": policy_loss,
                 "entropy_coef": start_of(loss.entropy_coef),
             }
+        if self.critic is not None:
+            metrics |= self.critic.finish_step()
         self.controllers.after_step(entropy)
         return StepRecord(
             epoch=epoch,
@@ -173,7 +193,12 @@ class PolicyUpdate:
         totals = torch.zeros(4, dtype=torch.float64, device=self.device)
         parts = []
         for micro_batch in micro_batches(
-            index, rows.prompts, rows.completions, update.micro_batch_tokens, self.break_even
+            index,
+            rows.prompts,
+            rows.completions,
+            update.micro_batch_tokens,
+            self.break_even,
+            whole_prompts=loss.needs_pairs,
         ):
             part = micro_batch.rows
             batch = batch_of(micro_batch, rows.prompts, rows.completions, self.device)
@@ -193,7 +218,10 @@ class PolicyUpdate:
                 self.settings.max_completion_tokens,
             )
             outputs = loss(inputs)
-            outputs.loss.backward()
+            objective = outputs.loss
+            if self.critic is not None:
+                objective = objective + self.critic.loss(part, batch, policy.hidden)
+            objective.backward()
             counted = inputs.bonus_mask
             entropies = policy.entropies.detach().double().where(counted, 0.0).sum()
             totals += torch.stack(
@@ -208,18 +236,3 @@ class PolicyUpdate:
         loss_sum, policy_sum, entropy_sum, tokens = totals.tolist()
         entropy = entropy_sum / tokens if tokens else math.nan
         return loss_sum, policy_sum, entropy, joined(parts)
-
-    def _clip_gradient(self) -> float:
-        """Scales gradients down to `max_grad_norm`. Returns the norm before that.
-
-        A parameter without a gradient gets one of zeros: skipped rows would have given it exactly that, and momentum
-        and bias correction must go on as if they had.
-        """
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        limit = self.settings.update.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.parameters.values(), math.inf if limit is None else limit
-        )
-        return float(norm)

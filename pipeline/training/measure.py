@@ -19,13 +19,22 @@ from pipeline.training.sharing import break_even_tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from pipeline.training.critic import ValueFunction
+
 
 @dataclass(frozen=True)
 class Measured:
-    """Per completion token, nats: log-prob under the policy, and entropy of its distribution."""
+    """What was measured of each completion token.
+
+    Attributes:
+        logprobs: under the policy, nats.
+        entropies: of the distribution it was drawn from, nats.
+        values: what the critic says of it; None: no critic was asked.
+    """
 
     logprobs: Ragged
     entropies: Ragged
+    values: Ragged | None = None
 
 
 @torch.inference_mode()
@@ -37,8 +46,9 @@ def measure(
     micro_batch_tokens: int,
     share_prompts: bool,
     on_rows: Callable[[int, int], None],
+    critic: ValueFunction | None = None,
 ) -> Measured:
-    """Runs a policy over all rows.
+    """Runs a policy over all rows, and a critic beside it if there is one.
 
     Args:
         model: in evaluation mode.
@@ -48,10 +58,11 @@ def measure(
         micro_batch_tokens: tokens, padding included, that go through the model at once.
         share_prompts: whether rows of one prompt may share a sequence.
         on_rows: called with (rows, tokens) done since the last call.
+        critic: of this policy.
     """
     completions = rows.completions
     logprobs = np.zeros(len(completions.values), np.float32)
-    entropies = np.zeros_like(logprobs)
+    entropies, values = np.zeros_like(logprobs), np.zeros_like(logprobs)
     device = next(model.parameters()).device
     index = np.flatnonzero(completions.lengths)
     break_even = break_even_tokens(model, rows) if share_prompts else None
@@ -61,6 +72,14 @@ def measure(
         places = completions.places(part.rows)
         logprobs[places] = off_grid(policy.logprobs, batch.completion_mask)
         entropies[places] = off_grid(policy.entropies, batch.completion_mask)
+        if critic is not None:
+            said = critic(batch, policy.hidden, precision)
+            values[places] = off_grid(said, batch.completion_mask)
         on_rows(len(part.rows), len(places))
     on_rows(len(rows) - len(index), 0)
-    return Measured(Ragged(logprobs, completions.lengths), Ragged(entropies, completions.lengths))
+    lengths = completions.lengths
+    return Measured(
+        Ragged(logprobs, lengths),
+        Ragged(entropies, lengths),
+        None if critic is None else Ragged(values, lengths),
+    )

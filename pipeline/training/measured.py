@@ -12,12 +12,16 @@ from pipeline.schemas.rollouts import IDS
 from pipeline.training.mismatch import mismatch_metrics, reported
 
 if TYPE_CHECKING:
+    from pipeline.ragged import Ragged
     from pipeline.training.measure import Measured
     from pipeline.training.rows import Rows
 
 
 def logprobs_table(
-    rollouts: pa.Table, old: Measured | None, reference: Measured | None
+    rollouts: pa.Table,
+    old: Measured | None,
+    reference: Measured | None,
+    values: Ragged | None = None,
 ) -> pa.Table:
     """One row per rollout. Columns that were not measured are null.
 
@@ -25,13 +29,14 @@ def logprobs_table(
         rollouts: the iteration's rollouts table.
         old: under the policy before the update.
         reference: under the reference policy.
+        values: what the critic before the update says of each completion token.
     """
     columns: dict[str, Any] = {name: rollouts[name] for name in IDS}
     nothing = pa.nulls(rollouts.num_rows)
     for name, lists in {
         "old_logprobs": None if old is None else old.logprobs,
         "ref_logprobs": None if reference is None else reference.logprobs,
-        "values": None,
+        "values": values,
         "entropies": None if old is None else old.entropies,
     }.items():
         columns[name] = nothing if lists is None else lists.to_column()

@@ -11,7 +11,8 @@ torch is imported where it is used: `init_policy` writes the state of a fresh ch
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,17 +64,7 @@ def optimizer_state_writer(state: OptimizerState) -> FolderWriter:
         }
         text = json.dumps(counters, sort_keys=True, allow_nan=False)
         (folder / STATE_FILE).write_text(text + "\n", encoding="utf-8")
-        tensors = {
-            MASTERS_FILE: state.masters,
-            **{_file_of(moment): values for moment, values in state.moments.items()},
-        }
-        for name, content in tensors.items():
-            if content:
-                from safetensors.torch import save_file
-
-                save_file(
-                    {key: value.contiguous() for key, value in content.items()}, folder / name
-                )
+        write_tensors({MASTERS_FILE: state.masters, **files_of(state.moments)}, folder)
 
     return write
 
@@ -86,12 +77,26 @@ def read_optimizer_state(folder: Path) -> OptimizerState:
     """
     step, controllers = read_state(folder)
     try:
-        masters = _read_tensors(folder / MASTERS_FILE)
-        read = {moment: _read_tensors(folder / _file_of(moment)) for moment in MOMENTS}
+        masters, moments = read_tensors(folder / MASTERS_FILE), read_moments(folder)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{folder}: is not an optimizer state: {error}") from error
-    moments = read if any(read.values()) else {}
     return OptimizerState(step, moments, masters, controllers)
+
+
+def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float | None) -> float:
+    """Scales gradients down to a norm of `limit`, if there is one. Returns the norm before that.
+
+    A parameter without a gradient gets one of zeros: skipped rows would have given it exactly that, and momentum and
+    bias correction must go on as if they had.
+    """
+    import torch
+
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+    return float(norm)
 
 
 def learning_rate_at(settings: UpdatePolicy, optimizer_step: int) -> float:
@@ -171,11 +176,40 @@ def refuse_other_model(state: OptimizerState, parameters: Mapping[str, torch.nn.
             )
 
 
+def files_of(moments: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Mapping[str, Tensor]]:
+    """The files that moments are written to, by name."""
+    return {_file_of(moment): values for moment, values in moments.items()}
+
+
+def write_tensors(files: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:
+    """Writes safetensors files by name; one without tensors is left out. The same tensors give the same bytes."""
+    for name, content in files.items():
+        if content:
+            from safetensors.torch import save_file
+
+            save_file({key: value.contiguous() for key, value in content.items()}, folder / name)
+
+
+def read_moments(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """The moments in a folder; empty before a first step.
+
+    Raises:
+        OSError, ValueError: if a file is damaged.
+    """
+    read = {moment: read_tensors(folder / _file_of(moment)) for moment in MOMENTS}
+    return read if any(read.values()) else {}
+
+
 def _file_of(moment: str) -> str:
     return f"{moment}.safetensors"
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name; none if there is no such file.
+
+    Raises:
+        OSError, ValueError: if it is damaged.
+    """
     if not file.exists():
         return {}
     from safetensors import SafetensorError

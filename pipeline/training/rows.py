@@ -67,6 +67,10 @@ class TrainingRows(Rows):
         old_entropies: under the policy before the update, nats, or None.
         rollout_weights: weight of each token, or None: no rollout correction.
         correction_metrics: what rollout correction says about the iteration.
+        old_values: what the critic said before the update, or None: there is no critic.
+        returns: what it should have said, likewise; 0 in rows that do not teach.
+        teaches: [R] rows with returns: those that have a reward.
+        pairs: [P, 2] rows of a chosen and a rejected completion, for losses of pairs; or None.
     """
 
     advantages: NDArray[np.float64]
@@ -79,6 +83,10 @@ class TrainingRows(Rows):
     old_entropies: Ragged | None = None
     rollout_weights: Ragged | None = None
     correction_metrics: Mapping[str, float] = field(default_factory=dict)
+    old_values: Ragged | None = None
+    returns: Ragged | None = None
+    teaches: NDArray[np.bool_] | None = None
+    pairs: IntArray | None = None
 
     @cached_property
     def trained_tokens(self) -> IntArray:
@@ -90,6 +98,13 @@ class TrainingRows(Rows):
         """[R] trained-on tokens of the kept rows of each row's group."""
         tokens = np.where(self.kept, self.trained_tokens, 0)
         return np.bincount(self.groups, tokens).astype(np.float64)[self.groups]
+
+    @cached_property
+    def value_mask(self) -> Ragged:
+        """True on the tokens that a critic learns from: trained on, of rows with returns."""
+        teaches = np.zeros(len(self), bool) if self.teaches is None else self.teaches
+        mask = self.loss_mask
+        return Ragged(mask.values & teaches[mask.row_of], mask.lengths)
 
     @property
     def kept_groups(self) -> int:
@@ -103,6 +118,15 @@ class TrainingRows(Rows):
             return self.advantages != 0
         tokens = Ragged(self.token_advantages.values != 0, self.token_advantages.lengths)
         return tokens.counts() > 0
+
+    def pairs_among(self, index: IntArray) -> IntArray | None:
+        """[P, 2] places within `index` of the two rows of each pair that lies in it; None without pairs."""
+        if self.pairs is None:
+            return None
+        place = np.full(len(self), -1)
+        place[index] = np.arange(len(index))
+        found: IntArray = place[self.pairs]
+        return found[(found >= 0).all(1)]
 
 
 def rows_of(prompts: pa.Table, rollouts: pa.Table, policy_digest: str) -> Rows:
@@ -167,7 +191,7 @@ def training_rows(
     """Everything an update needs, from the tables prompts, rollouts, logprobs and advantages.
 
     Args:
-        tables: by kind.
+        tables: by kind; for a loss of pairs also `pairs`.
         update: settings of the recipe.
         policy_digest: of the policy at hand; the rollouts must come from it.
         corrected_by: how rollouts are corrected for an engine that differs from the trainer; None: not at all.
@@ -181,7 +205,8 @@ def training_rows(
     kept = np.asarray(advantages["kept"].to_numpy())
     needs_old = update.compares_with_measured or corrected_by is not None
     needs_entropies, needs_reference = update.top_entropy < 1, update.loss.needs_reference
-    if needs_old or needs_entropies or needs_reference:
+    learns_values = update.critic is not None
+    if needs_old or needs_entropies or needs_reference or learns_values:
         refuse_other_rows(logprobs, rollouts, "logprobs")
     old = _measured(logprobs, "old_logprobs", rows) if needs_old else None
     mask, emptied_by = rows.loss_mask, {}
@@ -209,7 +234,33 @@ def training_rows(
         old_entropies=_measured(logprobs, "entropies", rows) if needs_entropies else None,
         rollout_weights=found.weights if found is not None and weighs else None,
         correction_metrics=reported(found.metrics) if found is not None else {},
+        old_values=_measured(logprobs, "values", rows) if learns_values else None,
+        returns=_returns(advantages, rows) if learns_values else None,
+        teaches=pc.is_valid(advantages["token_returns"]).to_numpy() if learns_values else None,
+        pairs=_pairs(tables["pairs"], rollouts, kept) if update.loss.needs_pairs else None,
     )
+
+
+def _pairs(pairs: pa.Table, rollouts: pa.Table, kept: NDArray[np.bool_]) -> IntArray:
+    """[P, 2] rows of the chosen and the rejected rollouts."""
+    if not pairs.num_rows:
+        raise TrainingError(
+            "the loss compares answers in pairs, and the pairs table has none",
+            "run `dvc repro`: compute_advantages must run again",
+        )
+    sides = []
+    for name in ("chosen_id", "rejected_id"):
+        places = pc.index_in(pairs[name], value_set=rollouts["rollout_id"].combine_chunks())
+        rows = pc.fill_null(places, 0).to_numpy().astype(np.int64)
+        wrong = places.is_null().to_numpy() | ~kept[rows]
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise TrainingError(
+                f"pair {pairs['pair_id'][place]}: {pairs[name][place]} is no rollout that the update trains on",
+                "run `dvc repro`: pairs and rollouts are of different runs",
+            )
+        sides.append(rows)
+    return np.column_stack(sides)
 
 
 def _corrected(
@@ -244,6 +295,17 @@ def _token_advantages(advantages: pa.Table, rows: Rows) -> Ragged | None:
     return None if column.null_count else _as_long(column, "token_advantages", rows)
 
 
+def _returns(advantages: pa.Table, rows: Rows) -> Ragged:
+    """What a critic should have said of each completion token; 0 in rows without returns."""
+    column = advantages["token_returns"]
+    if column.null_count == len(column):
+        raise TrainingError(
+            "the recipe has a critic, and the advantages table no token_returns",
+            "run `dvc repro`: compute_advantages must run again",
+        )
+    return _as_long(column, "token_returns", rows)
+
+
 def _measured(logprobs: pa.Table, name: str, rows: Rows) -> Ragged:
     if logprobs[name].null_count:
         raise TrainingError(
@@ -254,11 +316,17 @@ def _measured(logprobs: pa.Table, name: str, rows: Rows) -> Ragged:
 
 
 def _as_long(column: pa.ChunkedArray, name: str, rows: Rows) -> Ragged:
-    lists = Ragged.from_column(column)
-    if not np.array_equal(lists.lengths, rows.completions.lengths):
-        place = int(np.flatnonzero(lists.lengths != rows.completions.lengths)[0])
+    """The lists of a column, each as long as its completion; a null is a list of zeros."""
+    lists, valid = Ragged.from_column(column), pc.is_valid(column).to_numpy()
+    wrong = valid & (lists.lengths != rows.completions.lengths)
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
         raise TrainingError(
             f"{name} of row {place} has {lists.lengths[place]} items, its completion "
             f"{rows.completions.lengths[place]} tokens"
         )
-    return lists
+    if valid.all():
+        return lists
+    values = np.zeros(len(rows.completions.values), lists.values.dtype)
+    values[rows.completions.places(np.flatnonzero(valid))] = lists.values
+    return Ragged(values, rows.completions.lengths)

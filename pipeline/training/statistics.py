@@ -22,6 +22,8 @@ RowNumbers = dict[str, NDArray[np.float64]]
 ALWAYS = ("tokens", "ratio", "clipped_low", "clipped_high", "kl_old", "absolute_loss")
 WHERE_GIVEN = ("kl", "entropy")
 EXTREMES = ("ratio_min", "ratio_max")
+OF_PAIRS = "pairs: "
+"""What sums over the pairs that a row is chosen in are called by, before the metric's name; alone, their count."""
 
 
 def row_statistics(inputs: LossInputs, outputs: LossOutputs) -> RowNumbers:
@@ -29,7 +31,8 @@ def row_statistics(inputs: LossInputs, outputs: LossOutputs) -> RowNumbers:
 
     Returns:
         `tokens`; sums of `ratio`, `clipped_low`, `clipped_high`, `kl_old` ((ρ − 1) − log ρ), `absolute_loss`, and
-        of `kl` and `entropy` where given; `ratio_min`, `ratio_max` (NaN without tokens); the loss's row metrics.
+        of `kl` and `entropy` where given; `ratio_min`, `ratio_max` (NaN without tokens); the loss's row metrics; sums
+        of its pair metrics by the row that is chosen.
     """
     mask, ratio = inputs.loss_mask, outputs.ratio.double()
     given: dict[str, Tensor | None] = {
@@ -49,6 +52,11 @@ def row_statistics(inputs: LossInputs, outputs: LossOutputs) -> RowNumbers:
     numbers["ratio_min"] = lowest.amin(-1).where(has_tokens, float("nan"))
     numbers["ratio_max"] = highest.amax(-1).where(has_tokens, float("nan"))
     numbers |= outputs.row_metrics
+    if inputs.pairs is not None:
+        chosen, nothing = inputs.pairs[:, 0], ratio.new_zeros(len(ratio))
+        numbers[OF_PAIRS] = nothing.index_add(0, chosen, ratio.new_ones(len(chosen)))
+        for name, value in outputs.pair_metrics.items():
+            numbers[OF_PAIRS + name] = nothing.index_add(0, chosen, value.double())
     return {name: value.detach().double().cpu().numpy() for name, value in numbers.items()}
 
 
@@ -90,8 +98,11 @@ def step_metrics(
     metrics["ratio/mean"] = _ratio(rows["ratio"].sum(), tokens.sum())
     metrics["ratio/min"] = _extreme(np.min, rows["ratio_min"][has_tokens])
     metrics["ratio/max"] = _extreme(np.max, rows["ratio_max"][has_tokens])
-    for name in sorted(rows.keys() - {*ALWAYS, *WHERE_GIVEN, *EXTREMES}):
-        metrics[name] = _ratio(rows[name].sum(), len(tokens))
+    for name in sorted(rows.keys() - {*ALWAYS, *WHERE_GIVEN, *EXTREMES, OF_PAIRS}):
+        if name.startswith(OF_PAIRS):
+            metrics[name.removeprefix(OF_PAIRS)] = _ratio(rows[name].sum(), rows[OF_PAIRS].sum())
+        else:
+            metrics[name] = _ratio(rows[name].sum(), len(tokens))
     return metrics | {name: metrics[same] for name, same in (further_names or {}).items()}
 
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 NOT_KEPT, NO_TOKENS, NO_SIGNAL = "not kept", "no tokens to train on", "advantage is 0"
 LAST, LOWEST, HIGHEST = ("learning_rate", "kl_coef", "entropy_coef"), ("ratio/min",), ("ratio/max",)
 """Metrics whose value over an iteration is that of the last step, the lowest or the highest; of all others the mean."""
+WHERE_GIVEN = {
+    **{name: name for name in ("kl", "kl_coef", "entropy_coef", "value_loss", "critic_grad_norm")},
+    "value_clip": "value_clip_ratio",
+}
+"""Columns of an optimizer step and their metrics, which only some recipes have."""
 
 
 def updates_table(rollouts: pa.Table, rows: TrainingRows, record: UpdateRecord) -> pa.Table:
@@ -87,10 +92,10 @@ def optimizer_steps_table(iteration: str, steps: list[StepRecord]) -> pa.Table:
                 for column, name in columns.items()
             },
             **{
-                name: pa.array(
+                column: pa.array(
                     [step.metrics.get(name) for step in steps], pa.float64(), from_pandas=True
                 )
-                for name in ("kl", "kl_coef", "entropy_coef")
+                for column, name in WHERE_GIVEN.items()
             },
         }
     )
@@ -143,3 +148,24 @@ def _over_steps(name: str, values: NDArray[Any]) -> float:
     if name in LOWEST:
         return float(values.min())
     return float(values.max() if name in HIGHEST else values.mean())
+
+
+def value_metrics(rows: TrainingRows) -> dict[str, float]:
+    """What the critic said before the update against what it should have said, over the tokens it learns from.
+
+    `explained_variance` is 1 − Var(R − V)/Var(R): 1 is perfect, 0 no better than a constant, below 0 worse. NaN where
+    all returns are equal.
+    """
+    if rows.old_values is None or rows.returns is None:
+        return {}
+    kept = rows.value_mask.values & rows.kept[rows.value_mask.row_of]
+    values = rows.old_values.values[kept].astype(np.float64)
+    returns = rows.returns.values[kept].astype(np.float64)
+    if not len(values):
+        return {}
+    unexplained, spread = float((returns - values).var()), float(returns.var())
+    return {
+        "values/mean": float(values.mean()),
+        "returns/mean": float(returns.mean()),
+        "explained_variance": 1 - unexplained / spread if spread else float("nan"),
+    }

@@ -28,6 +28,8 @@ class Window:
         groups: of the step; they are whole.
         policy_mask: per completion token of the iteration, whether its policy term counts; None: all do.
         policy_tokens: trained-on tokens whose policy term counts; None: all of them.
+        pairs: of the step; None: the loss is not one of pairs.
+        chosen_tokens: trained-on tokens of their chosen completions, each as often as it is chosen; None likewise.
     """
 
     rows: int
@@ -35,6 +37,8 @@ class Window:
     groups: int
     policy_mask: Ragged | None = None
     policy_tokens: int | None = None
+    pairs: int | None = None
+    chosen_tokens: int | None = None
 
 
 def torch_for_losses() -> Any:
@@ -64,6 +68,8 @@ def window_of(rows: TrainingRows, index: IntArray, loss: Loss, top_share: float)
     tokens = rows.trained_tokens[index]
     counted = len(index) if loss.count_empty_rows else int((tokens > 0).sum())
     sizes = (max(counted, 1), int(tokens.sum()), len(np.unique(rows.groups[index])))
+    if (pairs := rows.pairs_among(index)) is not None:
+        return Window(*sizes, pairs=len(pairs), chosen_tokens=int(tokens[pairs[:, 0]].sum()))
     if rows.old_entropies is None:
         return Window(*sizes)
     places = rows.loss_mask.places(index)
@@ -118,4 +124,7 @@ def loss_inputs(
         window_policy_tokens=window.policy_tokens,
         group_tokens=tensor(rows.group_tokens[index]),
         window_groups=window.groups,
+        pairs=None if rows.pairs is None else tensor(rows.pairs_among(index)),
+        window_pairs=window.pairs,
+        window_chosen_tokens=window.chosen_tokens,
     )

@@ -104,6 +104,9 @@ class Ids:
             yield from self._same(read, path, rollouts, "rollout_id")
         if family == "rollouts":
             yield from self._same(read, path, prompts, "group_id")
+        if family == "pairs":
+            for name in ("chosen_id", "rejected_id"):
+                yield from self._among(read, path, rollouts, name, "rollout_id")
         if family in ("prompts", "evaluations") and read.info:
             data = path_of("data", "train" if family == "prompts" else "evaluation").as_posix()
             made_from = self._facts.get(data)
@@ -133,18 +136,24 @@ class Ids:
         yield from self._among(read, path, other, name)
         yield from self._among(read, other, path, name)
 
-    def _among(self, read: Read, path: str, other: str, name: str) -> Iterator[Finding]:
-        """Ids of one table that another one lacks."""
+    def _among(
+        self, read: Read, path: str, other: str, name: str, there: str = ""
+    ) -> Iterator[Finding]:
+        """Ids of one table that another one lacks, where they stand in the column `there`, else in the same."""
         if path not in self._facts or other not in self._facts:
             return
-        mine, theirs = self._column(path, name), self._column(other, name)
+        mine, theirs = self._column(path, name), self._column(other, there or name)
         if mine.equals(theirs):
             return
         unknown = mine.filter(pc.invert(pc.is_in(mine, value_set=theirs.combine_chunks())))
         if len(unknown):
             what = f"has {len(unknown)} of {len(mine)} {name}s that {other} lacks, such as {unknown[0]}"
             yield Finding(
-                path, what, f"{name}s of {other}", str(unknown[0]), restore(path, read.step.source)
+                path,
+                what,
+                f"{there or name}s of {other}",
+                str(unknown[0]),
+                restore(path, read.step.source),
             )
 
     def _rows(self, path: str) -> int:

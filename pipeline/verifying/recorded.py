@@ -130,7 +130,7 @@ def _belongs(entry: Entry, params: Params) -> bool:
 
 
 def _pruned(params: Params, part: str) -> set[str]:
-    """Paths of the policies and optimizer states that sealing removed."""
+    """Paths of the policies, optimizer states and critics that sealing removed."""
     gone = [key for key, item in params.sealed.items() if item.part == part and not item.kept]
     return {path_of(kind, key).as_posix() for key in gone for kind in FOLDERS}
 

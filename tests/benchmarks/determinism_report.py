@@ -294,7 +294,7 @@ def _weights(found: Sequence[Finding]) -> str:
             each.step,
             *(
                 _number(_largest(far for path, far in each.apart.items() if f"/{kind}/" in path))
-                for kind in ("policies", "optimizers")
+                for kind in ("policies", "optimizers")  # no recipe measured here has a critic
             ),
             _number(each.difference),
             f"{each.ulp:,}" if each.ulp is not None else "–",

@@ -148,6 +148,7 @@ def store(key: str, rows: int) -> None:
             **ids,
             "advantage": 2 * old - 1,
             "token_advantages": nothing("token_advantages", "advantages"),
+            "token_returns": nothing("token_returns", "advantages"),
             "group_mean": np.full(rollouts.num_rows, 0.5),
             "group_std": np.full(rollouts.num_rows, 0.5),
             "informative": np.ones(rollouts.num_rows, bool),

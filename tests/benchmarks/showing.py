@@ -210,9 +210,10 @@ def make_iteration(key: str, previous: str, rows: int) -> None:
         "advantages": {
             **ids,
             "advantage": (reward - 0.5) / (0.5 + 1e-4),
-            "token_advantages": nothing.cast(
-                schema_of("advantages").columns["token_advantages"].dtype
-            ),
+            **{
+                name: nothing.cast(schema_of("advantages").columns[name].dtype)
+                for name in ("token_advantages", "token_returns")
+            },
             "group_mean": np.full(count, 0.5),
             "group_std": np.full(count, 0.5),
             "informative": np.ones(count, bool),

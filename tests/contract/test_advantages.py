@@ -26,6 +26,7 @@ NOT_ZERO_SUM = NO_GROUP_BASELINE | {
     "opo",  # it is the length-weighted sum that is 0
     "pass_at_k",  # only the best answer is not 0
     "process_supervision",  # tokens get sums of steps
+    "best",  # nothing is pushed down
 }
 """Estimators that do not claim that a group's advantages sum to 0."""
 NOT_SHIFT_FREE = NO_GROUP_BASELINE | {
@@ -33,8 +34,10 @@ NOT_SHIFT_FREE = NO_GROUP_BASELINE | {
     "gpg",  # counts rewards that are 0
 }
 """Estimators that do not claim to ignore a constant added to all rewards of a group."""
-NO_PENALTY = {"gdpo", "process_supervision"}
-"""Estimators that read parts of a reward, where no KL penalty is."""
+NO_PENALTY = {"gdpo", "process_supervision", "best", "pairs"}
+"""Estimators that read parts of a reward, where no KL penalty is, or would choose by it."""
+FIRST_OF_EQUALS = {"best", "pairs"}
+"""Estimators that choose, and of equal rewards take the first: for them rows with distinct rewards are permuted."""
 
 NAN = float("nan")
 REWARDS = np.array([0.8, 2.0, 0.3, NAN, 0.6, -1.0, 0.3, 2.0, 2.0, NAN, 2.0, 0.5])
@@ -143,6 +146,19 @@ def test_token_advantages_have_the_layout_of_the_completion(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_it_chooses_is_what_it_says_to_make(name: str) -> None:
+    makes, got = built(name).makes, estimate(name, EVERYTHING)
+    assert (got.pairs is not None) == (makes == "pairs")
+    assert (got.kept is not None) == (makes != "advantages")
+    if got.kept is not None:
+        assert got.kept.any()
+        assert not got.advantages[~got.kept].any()
+        np.testing.assert_array_equal(
+            got.informative, [got.kept[group == GROUPS].any() for group in GROUPS]
+        )
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_better_than_the_siblings_is_positive(name: str) -> None:
     got = estimate(name, inputs_of([1.0, 0.0, 0.0, 0.0], [0] * 4)).advantages
     assert got[0] > 0
@@ -154,6 +170,8 @@ def test_better_than_the_siblings_is_positive(name: str) -> None:
 def test_permuting_rows_permutes_advantages(name: str, inputs: AdvantageInputs) -> None:
     if inputs is WITH_PENALTY and name in NO_PENALTY:
         return
+    if name in FIRST_OF_EQUALS:
+        inputs = replace(inputs, rewards=REWARDS + np.arange(len(REWARDS)) / 64)
     straight = estimate(name, inputs)
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(len(REWARDS))

@@ -29,6 +29,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """What has no default, and settings under which ten tokens are enough to see something."""
 ROWS, WIDTH = 6, 5
+PAIRS = torch.tensor([[0, 1], [3, 5], [0, 2], [2, 5]])
+"""Row 4 has no tokens, and is in none."""
 PER_TOKEN = (
     "policy_logprobs",
     "old_logprobs",
@@ -89,6 +91,9 @@ def _inputs(variant: Variant, seed: int = 0) -> LossInputs:
         old_logprobs=policy.detach() + uniform(-0.3, 0.3),
         ref_logprobs=uniform(-2, 0),
         sampling_logprobs=policy.detach() + uniform(-0.1, 0.2),
+        pairs=PAIRS,
+        window_pairs=len(PAIRS),
+        window_chosen_tokens=int(mask[PAIRS[:, 0]].sum()),
     )
     if "rollout_weights" in variant.inputs:
         inputs = replace(inputs, rollout_weights=uniform(0, 2))
@@ -104,12 +109,18 @@ def _with_policy(inputs: LossInputs, policy: Tensor) -> LossInputs:
 
 
 def _part(inputs: LossInputs, rows: Any) -> LossInputs:
+    """Some of the rows, in the order asked for, and the pairs among them."""
     parts = {
         item.name: value[rows]
         for item in fields(inputs)
-        if isinstance(value := getattr(inputs, item.name), Tensor)
+        if isinstance(value := getattr(inputs, item.name), Tensor) and item.name != "pairs"
     }
-    return replace(inputs, **parts)
+    assert inputs.pairs is not None
+    index = torch.arange(len(inputs.loss_mask))[rows]
+    place = torch.full((len(inputs.loss_mask),), -1)
+    place[index] = torch.arange(len(index))
+    among = place[inputs.pairs]
+    return replace(inputs, **parts, pairs=among[(among >= 0).all(-1)])
 
 
 def _gradient(loss: Loss, inputs: LossInputs, parts: Sequence[LossInputs] = ()) -> Tensor:
@@ -127,25 +138,36 @@ def _built(name: str, variant: Variant) -> Loss:
     return loss
 
 
-def _pairs() -> list[Any]:
+def _has_meaning(name: str, variant: Variant) -> bool:
+    loss = type(_built(name, Variant()))
+    level = variant.options.get("ratio", "token")
+    return level in (*loss.ratio_levels, "token") and not (
+        set(variant.options) & set(loss.unused_settings)
+    )
+
+
+def _combinations(names: Sequence[str]) -> list[Any]:
     """Every loss under every variant that has a meaning for it."""
     return [
         pytest.param(name, variant, id=f"{name}-{variant}")
-        for name in LOSSES
+        for name in names
         for variant in VARIANTS
-        if variant.options.get("ratio", "token")
-        in (*type(_built(name, Variant())).ratio_levels, "token")
+        if _has_meaning(name, variant)
     ]
 
 
+FRAMED = [name for name in LOSSES if not _built(name, Variant()).needs_pairs]
+"""Losses whose rows stand for themselves. Those of pairs have the other laws in tests/unit/losses/test_dpo.py."""
 every_loss = pytest.mark.parametrize("name", LOSSES)
-every_variant = pytest.mark.parametrize(("name", "variant"), _pairs())
+every_framed_loss = pytest.mark.parametrize("name", FRAMED)
+every_variant = pytest.mark.parametrize(("name", "variant"), _combinations(LOSSES))
+every_framed_variant = pytest.mark.parametrize(("name", "variant"), _combinations(FRAMED))
 
 
 def test_the_menu() -> None:
     assert set(LOSSES) >= {
         *("grpo", "bnpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "luspo", "vespo", "gmpo"),
-        *("rloo", "dppo", "clip_cov", "kl_cov", "gpg", "reinforce"),
+        *("rloo", "dppo", "clip_cov", "kl_cov", "gpg", "reinforce", "dpo", "sft"),
     }
 
 
@@ -175,6 +197,14 @@ def test_refuses_a_ratio_without_a_meaning(name: str) -> None:
     for level in {"token", "sequence_mean", "sequence_product"} - set(loss.ratio_levels):
         with pytest.raises(ValueError, match="ratio"):
             _built(name, Variant({"ratio": level}))
+
+
+@every_loss
+def test_refuses_settings_that_it_has_no_use_for(name: str) -> None:
+    changed = {"aggregation": "row_sum", "kl_coef": 0.1, "off_policy_threshold": 0.5}
+    for option in changed.keys() & set(_built(name, Variant()).unused_settings):
+        with pytest.raises(ValueError, match=f"no use for `{option}`"):
+            _built(name, Variant({option: changed[option]}))
 
 
 @every_variant
@@ -216,7 +246,7 @@ def test_the_width_of_padding_does_not_matter(name: str, variant: Variant) -> No
     )
 
 
-@every_variant
+@every_framed_variant
 def test_the_split_into_micro_batches_matters_only_where_a_loss_says_so(
     name: str, variant: Variant
 ) -> None:
@@ -253,7 +283,7 @@ def test_without_old_logprobs_the_gradient_is_kept(name: str, variant: Variant) 
         assert found[inputs.loss_mask].all()
 
 
-@every_loss
+@every_framed_loss
 def test_on_policy_the_gradient_is_that_of_the_policy_gradient(name: str) -> None:
     """At ratio 1 every loss of the family moves in the direction −A∇ℓ; only weights of rows differ."""
     loss, inputs = _built(name, Variant()), _inputs(Variant())
@@ -275,7 +305,7 @@ def test_weights_of_1_and_a_mask_of_all_tokens_change_nothing(name: str) -> None
     )
 
 
-@every_loss
+@every_framed_loss
 def test_rollout_weights_and_policy_mask_are_heard_and_spare_the_kl(name: str) -> None:
     """Tokens outside of the mask, and those of weight 0, keep the gradient of their KL and nothing else."""
     variant = Variant({"kl_coef": 0.1, "kl_bias_correction": True})
@@ -295,9 +325,9 @@ def test_rollout_weights_and_policy_mask_are_heard_and_spare_the_kl(name: str) -
         torch.testing.assert_close(weighed, masked, rtol=1e-12, atol=1e-15)
 
 
-@every_loss
+@every_framed_loss
 def test_a_loss_that_is_silent_at_zero_advantage_has_no_gradient_there(name: str) -> None:
-    for variant in VARIANTS[:3]:
+    for variant in (each for each in VARIANTS[:3] if _has_meaning(name, each)):
         loss, inputs = _built(name, variant), _inputs(variant)
         quiet = replace(inputs, advantages=torch.zeros_like(inputs.advantages))
         silent = not _gradient(loss, quiet).any()
@@ -319,14 +349,15 @@ def test_outputs_are_detached_and_say_nothing_where_masked(name: str, variant: V
     assert (outputs.ratio[masked] == 1).all()
     assert not (outputs.clipped_low | outputs.clipped_high)[masked].any()
     assert not (outputs.clipped_low & outputs.clipped_high).any()
-    assert (outputs.kl is not None) == loss.needs_reference
+    assert (outputs.kl is not None) == loss.has_kl
     for value in outputs.row_metrics.values():
         assert value.shape == (ROWS,)
         assert not value.requires_grad
     metrics = step_metrics(
         row_statistics(inputs, outputs), loss.per_row, further_names=loss.clip_metrics
     )
-    assert set(loss.clip_metrics) | set(outputs.row_metrics) <= set(metrics)
+    assert {*loss.clip_metrics, *outputs.row_metrics, *outputs.pair_metrics} <= set(metrics)
+    assert bool(outputs.pair_metrics) == loss.needs_pairs
 
 
 def _extreme(gap: float, dtype: torch.dtype, rows: int, trained: bool) -> LossInputs:
@@ -347,6 +378,9 @@ def _extreme(gap: float, dtype: torch.dtype, rows: int, trained: bool) -> LossIn
         sampling_logprobs=policy.detach() - gap,
         entropies=1 - 0.1 * policy,
         rollout_weights=torch.zeros(rows, 3, dtype=dtype),
+        pairs=torch.tensor([[0, 1], [0, 2]])[: rows - 1],
+        window_pairs=rows - 1,
+        window_chosen_tokens=2 * (rows - 1),
     )
 
 
@@ -363,7 +397,7 @@ def test_extremes_are_finite(name: str, variant: Variant) -> None:
         assert all(np.isfinite(value).all() for value in statistics.values())
 
 
-@every_variant
+@every_framed_variant
 def test_rows_that_are_masked_throughout_are_a_loss_of_0(name: str, variant: Variant) -> None:
     loss = _built(name, variant)
     for gap, rows in ((100.0, 3), (0.0, 1)):

@@ -33,10 +33,14 @@ EXPECTED = {
     "cispo",
     "dapo",
     "deepseekmath",
+    "dpo",
     "dr_grpo",
+    "expert_iteration",
     "gspo",
     "intellect2",
     "open_instruct",
+    "ppo",
+    "ppo_network",
     "reinforce_plus_plus",
     "rloo",
     "sapo",
@@ -59,6 +63,7 @@ LEFT_OUT = {
     "skip_zero_gradient",  # how an update is computed, and not what
     "share_prompts",  # the same
     "lora",  # all published runs train whole weights
+    "critic",  # only gae
     *PromptFormat.model_fields,
     "name",
     "path",
@@ -102,10 +107,14 @@ def test_every_setting_is_explicit(name: str) -> None:
         assert not set(cls.model_fields) - set(settings[section]) - LEFT_OUT, section
     for section, field in (("compute_advantages", "estimator"), ("update_policy", "loss")):
         component = getattr(getattr(recipe, section), field)
-        missing = set(type(component).model_fields) - set(settings[section][field]) - LEFT_OUT
+        refused = {*LEFT_OUT, *getattr(component, "unused_settings", ())}
+        missing = set(type(component).model_fields) - set(settings[section][field]) - refused
         assert not missing, field
+    if (critic := recipe.update_policy.critic) is not None:
+        missing = set(type(critic).model_fields) - set(settings["update_policy"]["critic"])
+        assert not missing - LEFT_OUT
     loss = settings["update_policy"]["loss"]
-    assert not recipe.update_policy.loss.needs_reference or "kl_bias_correction" in loss
+    assert not recipe.update_policy.loss.has_kl or "kl_bias_correction" in loss
 
 
 def test_no_preset_sets_half_of_its_source() -> None:
@@ -138,6 +147,20 @@ def test_no_preset_sets_half_of_its_source() -> None:
     trl = _recipe("trl")
     assert trl.compute_advantages.estimator.settings()["std_ddof"] == 1
     assert _recipe("verl").update_policy.loss.settings()["delta"] == 3
+    dpo, imitation = _recipe("dpo"), _recipe("expert_iteration")
+    assert dpo.compute_advantages.estimator.makes == "pairs" and dpo.needs_reference
+    assert dpo.update_policy.loss.settings()["beta"] == 0.1
+    assert (
+        dpo.update_policy.rollout_correction == "off" == imitation.update_policy.rollout_correction
+    )
+    chosen = imitation.compute_advantages.estimator.settings()
+    assert (chosen["keep"], chosen["min_reward"]) == (10, 1.0)
+    network = _recipe("ppo_network").update_policy
+    assert network.critic is not None
+    assert (network.critic.learning_rate, network.learning_rate) == (1e-5, 1e-6)
+    ppo = _recipe("ppo")
+    assert ppo.compute_advantages.estimator.settings()["lam"] == 0.95
+    assert ppo.compute_advantages.kl_coef == 0.2 and ppo.generate_rollouts.group_size == 1
 
 
 @every_preset
@@ -152,6 +175,10 @@ def test_sizes_come_from_the_recipe_and_the_method_stays(name: str) -> None:
     published = _recipe(name)
     assert made.update_policy.loss == published.update_policy.loss
     assert made.compute_advantages == published.compute_advantages
+    rates = [each.update_policy for each in (made, published)]
+    if all(each.critic is not None and each.critic.learning_rate for each in rates):
+        one, two = (each.critic.learning_rate / each.learning_rate for each in rates)
+        assert one == pytest.approx(two)
     for reward in made.score_rollouts.rewards:
         if reward.name == "soft_overlong":
             assert reward.settings()["max_completion_tokens"] == 8

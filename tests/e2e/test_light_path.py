@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.artifacts import FOLDERS
 from tests.e2e.projects import git, run, table_of, without_torch
 
 pytestmark = pytest.mark.e2e
@@ -27,7 +28,7 @@ def clone(origin: Path, without: dict[str, str], tmp_path_factory: pytest.TempPa
     home = tmp_path_factory.mktemp("light")
     git(home, "clone", "--quiet", str(origin), "clone")
     said = run(home / "clone", "rollbook", "pull", variables=without).stdout
-    assert "not pulled: policies and optimizers" in said
+    assert "not pulled: policies, optimizers and values" in said
     return home / "clone"
 
 
@@ -42,8 +43,7 @@ def test_all_but_the_policies_is_there(clone: Path, trained: Path, light: Comman
         {
             path.relative_to(folder)
             for path in folder.glob("artifacts/**/*")
-            if path.is_file()
-            and path.parts[len(folder.parts) + 1] not in ("policies", "optimizers")
+            if path.is_file() and path.parts[len(folder.parts) + 1] not in FOLDERS
         }
         for folder in (clone, trained)
     )

@@ -276,6 +276,26 @@ def _place(rows: list[Row], row: Row) -> int:
     return next(place for place, other in enumerate(rows) if other is row)
 
 
+def all_pairs(rows: list[Row]) -> list[list[float]]:
+    result = []
+    for row in rows:
+        rivals = [other for other in siblings(rows, row) if other.length]
+        largest = max((abs(other.reward) for other in rivals), default=0.0)
+        better = [
+            (one, two)
+            for one in rivals
+            for two in rivals
+            if one.reward - two.reward > 1e-9 * largest
+        ]
+        won, lost = (sum(pair[side] is row for pair in better) for side in (0, 1))
+        result.append([(won - lost) / max(len(better), 1)] * len(row.mask))
+    return result
+
+
+def right_answers(rows: list[Row]) -> list[list[float]]:
+    return [[float(row.scorable and row.reward >= 0)] * len(row.mask) for row in rows]
+
+
 FORMULAS: list[tuple[str, dict[str, Any], Callable[[list[Row]], list[list[float]]]]] = [
     ("leave_one_out", {}, leave_one_out),
     ("leave_one_out", {"normalize": True, "eps": EPS}, leave_one_out_normalized),
@@ -290,6 +310,8 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[[list[Row]], list[list[float]
     ("gdpo", {"whiten": "token", "eps": EPS}, gdpo_token),
     ("process_supervision", {}, process_supervision),
     ("gae", {"gamma": 0.5, "lam": 0.5}, gae),
+    ("pairs", {"pairing": "all"}, all_pairs),
+    ("best", {"keep": None, "min_reward": 0.0}, right_answers),
 ]
 
 

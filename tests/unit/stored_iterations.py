@@ -18,7 +18,10 @@ REWARDS = [[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
 ADVANTAGES = [[1.0, -1.0, 1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]
 SCORED = {"error": None, "step_rewards": None}
 MEASURED = {"values": None, "entropies": None}
-ESTIMATED = {"token_advantages": None, "group_mean": None, "group_std": None, "kept": True}
+ESTIMATED = {
+    **dict.fromkeys(("token_advantages", "token_returns", "group_mean", "group_std")),
+    "kept": True,
+}
 LONGEST = (
     "def longest(completions, **kwargs):\n"
     "    return [float(len(c[0]['content'])) for c in completions]\n"

@@ -143,8 +143,18 @@ def test_estimators_get_what_they_read() -> None:
         _recipe(compute_advantages={"estimator": "gdpo", "kl_coef": 0.1})
     with pytest.raises(ValidationError, match="reward_clip would do nothing"):
         _recipe(compute_advantages={"estimator": "gdpo", "reward_clip": [0.0, 1.0]})
-    with pytest.raises(ValidationError, match="needs a value head"):
+    with pytest.raises(ValidationError, match="gae reads the values of a critic, and update_pol"):
         _recipe(compute_advantages={"estimator": "gae"})
+    with pytest.raises(ValidationError, match="learns values that estimator group does not read"):
+        _recipe(update_policy={"critic": "head"})
+    ppo = _recipe(
+        generate_rollouts={"group_size": 1},
+        compute_advantages={"estimator": "gae"},
+        update_policy={"critic": {"name": "head", "learning_rate": 0.1}},
+    )
+    assert ppo.needs_old and ppo.measured_critic is not None
+    assert ppo.measured_critic.learning_rate is None
+    assert _recipe().measured_critic is None
 
 
 def test_a_reward_clip_is_a_range() -> None:

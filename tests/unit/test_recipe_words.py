@@ -69,6 +69,25 @@ def test_a_large_clip_share_is_usual_where_ratios_are_of_whole_answers() -> None
     assert told(name="dapo") == "" and clipping_in_words({}) == ""
 
 
+def test_a_loss_that_compares_with_the_reference_itself() -> None:
+    dpo = settings(compute_advantages={"estimator": "pairs"}, update_policy={"loss": "dpo"})
+    told = dict(recipe_in_words(dpo, references=["i0000"]))
+    assert told["KL"] == "no term of its own: the loss compares with i0000"
+    assert dict(recipe_in_words(dpo))["KL"].endswith("compares with the reference")
+    assert "ratios against" not in told["update"]
+    assert "critic" not in told
+
+
+def test_a_critic_has_a_line_of_its_own() -> None:
+    ppo = settings(
+        compute_advantages={"estimator": "gae"}, update_policy={"critic": {"name": "head"}}
+    )
+    assert dict(recipe_in_words(ppo))["critic"] == "head"
+    told = dict(recipe_in_words(ppo, explained=True))
+    assert told["critic"].startswith("head: a critic that is")
+    assert "ratios against measured log-probs" in told["update"]
+
+
 def test_components_are_explained_in_the_words_of_their_files() -> None:
     brief, explained = (
         dict(recipe_in_words(settings(), explained=asked)) for asked in (False, True)
@@ -83,10 +102,13 @@ def test_a_step_of_older_code_is_told_as_far_as_it_was_recorded() -> None:
     del older["prepare_prompts"]["oversample"], older["update_policy"]["learning_rate"]
     del older["generate_rollouts"]
     older["compute_advantages"]["estimator"] = {"name": "no_longer_there"}
+    older["update_policy"]["loss"] = {"name": "dapo", "no_longer_there": 1}
     told = dict(recipe_in_words(older))
     assert "times as many" not in told["prompts"]
     assert "learning rate unknown" in told["update"]
     assert told["rollouts"].startswith("unknown answers")
+    assert (told["loss"], told["KL"]) == ("dapo", "none")
+    assert "ratios against measured" in told["update"]
     assert told["advantages"] == "no_longer_there"
     assert dict(recipe_in_words({}))["loss"] == "unknown"
 

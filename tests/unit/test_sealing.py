@@ -192,7 +192,8 @@ def test_dvc_keeps_what_is_sealed_and_nothing_of_what_is_pruned(sealed: Path) ->
         return Path(f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}").exists()
 
     md5s = sealed_md5s()
-    pruned = {f"artifacts/{kind}/{key}" for kind in ("policies", "optimizers") for key in KEYS[:2]}
+    kinds = ("policies", "optimizers", "values")
+    pruned = {f"artifacts/{kind}/{key}" for kind in kinds for key in KEYS[:2]}
     assert {path for path, md5 in md5s.items() if not in_cache(md5)} == pruned
     assert not any(Path(path).exists() for path in pruned)
     listed = YAML(typ="safe").load(Path("sealed/i0001-i0003.dvc").read_text())["outs"]

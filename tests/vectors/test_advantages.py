@@ -1,4 +1,4 @@
-"""Advantages, KL in the reward and its coefficient, recorded from TRL, verl, scipy and AgentEvolver."""
+"""Advantages, KL in the reward, its coefficient and the value loss, recorded from TRL, verl, scipy and AgentEvolver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 
 from pipeline.config import ComputeAdvantages
 from pipeline.registry import menu
-from tests.vectors import adapters_advantages, adapters_gae, adapters_process_supervision
+from tests.vectors import (
+    adapters_advantages,
+    adapters_gae,
+    adapters_process_supervision,
+    adapters_value_loss,
+)
 from tests.vectors.__main__ import run_case
 from tests.vectors.cases import Unsupported, load_cases
 
@@ -16,6 +21,7 @@ CATEGORIES = (
     *adapters_advantages.CATEGORIES,
     *adapters_process_supervision.CATEGORIES,
     *adapters_gae.CATEGORIES,
+    *adapters_value_loss.CATEGORIES,
 )
 
 
@@ -65,6 +71,8 @@ def test_a_wrong_number_is_noticed() -> None:
         ("gae", "gae-dense-gamma", {"gamma": 1.0}),
         ("gae", "kl-reward-k1", {"kl_estimator": "k3"}),
         ("gae", "kl-controller", {"horizon": 1000}),
+        ("value_loss", "value-token-mean", {"cliprange_value": 0.4}),
+        ("value_loss", "value-token-mean", {"loss_agg_mode": "seq-mean-token-mean"}),
     ],
 )
 def test_every_option_reaches_the_estimator(
@@ -85,9 +93,11 @@ def test_estimators_are_those_that_params_yaml_builds(name: str) -> None:
         ("advantages", "trl.ppo", "group"),
         ("advantages_verl", "verl.other", "optimal_token_baseline"),
         ("gae", "verl.other", "gae"),
+        ("value_loss", "verl.other", "gae"),
     ],
 )
 def test_what_is_not_known_is_not_guessed(category: str, impl: str, estimator: str) -> None:
-    case = {**load_cases(category)[0], "impl": impl, "config": {"estimator": estimator}}
+    first = load_cases(category)[0]
+    case = {**first, "impl": impl, "config": {**first["config"], "estimator": estimator}}
     with pytest.raises(Unsupported):
         run_case(category, case)

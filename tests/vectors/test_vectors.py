@@ -18,6 +18,7 @@ from pipeline.losses.base import Loss
 from pipeline.registry import build, menu
 from pipeline.training import logprobs, loop, rows, window
 from tests.vectors import (
+    adapters_dpo,
     adapters_losses,
     adapters_losses_verl,
     adapters_masks,
@@ -27,7 +28,11 @@ from tests.vectors import (
 from tests.vectors.__main__ import ADAPTERS, cases_in, main, run_case
 from tests.vectors.cases import FOLDER, FORMAT, KnownDifference, Unsupported, load_cases
 
-CATEGORIES = (*adapters_losses.CATEGORIES, *adapters_losses_verl.CATEGORIES)
+CATEGORIES = (
+    *adapters_dpo.CATEGORIES,
+    *adapters_losses.CATEGORIES,
+    *adapters_losses_verl.CATEGORIES,
+)
 KNOWN = {"gspo-wide-kl", "luspo-sequence-kl"}
 """Where TRL has an open error; `tests/unit/losses/test_kl.py` shows that ours is the right number."""
 
@@ -74,6 +79,14 @@ def test_recorded_cases(category: str) -> None:
         ("losses_verl", "verl-ppo-tis-token", {"rollout_is": None}),
         ("losses_verl", "bypass-reinforce-seq", {"rollout_correction": {"loss_type": "reinforce"}}),
         ("entropy_controller", "adaptive-entropy", {"entropy_coef_delta": 0.004}),
+        ("dpo", "dpo-sigmoid", {"beta": 0.2}),
+        ("dpo", "dpo-hinge", {"loss_type": "sigmoid"}),
+        ("dpo", "dpo-robust", {"smoothing": 0.2}),
+        ("dpo", "dpo-ld", {"ld_alpha": None}),
+        ("dpo", "dpo-mixed", {"loss_weights": [1.0, 0.25]}),
+        ("dpo", "dpo-mixed", {"loss_weights": [0.5, 0.5]}),
+        ("dpo", "dpo-groups-best-worst", {"pairing": "all"}),
+        ("dpo", "dpo-groups-best-worst", {"min_gap": 0.8}),
     ],
 )
 def test_an_option_is_heard(category: str, name: str, changes: dict[str, Any]) -> None:
@@ -87,7 +100,8 @@ def test_losses_are_those_that_training_calls() -> None:
         spec = {"name": name} | ({"cap": 5.0} if name == "cispo" else {})
         trained = UpdatePolicy.model_validate({"loss": spec}).loss
         assert type(trained) is type(build("losses", spec))
-        assert type(trained).__call__ is Loss.__call__, "a loss never replaces the frame"
+        framed = type(trained).__call__ is Loss.__call__
+        assert framed != trained.needs_pairs, "only a loss of pairs replaces the frame"
     assert stages.update_policy.Settings.model_fields["update"].annotation is UpdatePolicy
     assert vars(trl_losses)["build"] is vars(adapters_losses_verl)["build"] is build
 
@@ -104,6 +118,7 @@ def test_functions_are_those_that_training_calls() -> None:
         (trl_losses, loop, ("counts_rows", "row_statistics", "step_metrics")),
         (trl_losses, window, ("top_entropy", "LossInputs")),
         (trl_losses, rows, ("correction",)),
+        (adapters_dpo, loop, ("row_statistics", "step_metrics")),
         (adapters_losses, loop, ("Controllers",)),
         (adapters_losses, logprobs, ("selected_logprobs",)),
         (adapters_losses, base, ("kl_estimate",)),
@@ -196,12 +211,11 @@ def test_known_differences_neither_pass_nor_fail(
         assert run_case("losses_trl", other) is not None
 
 
-def test_what_is_not_covered_is_counted_by_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(_folder_with(tmp_path, {"id": "any"}, "dpo"))]) == 0
+def test_what_no_adapter_knows_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = {"id": "any", "impl": "another.library"}
+    assert main([str(_folder_with(tmp_path, case, "dpo"))]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["not covered dpo: belongs to a later part (1)", "0 passed, 0 failed"]
+    assert lines == ["FAILED dpo/any: implementation another.library", "0 passed, 1 failed"]
     with pytest.raises(Unsupported, match="unknown category"):
         run_case("something", {})
 

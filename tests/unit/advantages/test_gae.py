@@ -43,6 +43,18 @@ def test_without_a_reward_nothing_is_learned() -> None:
     got = tokens_of(estimate("gae", inputs))
     assert got[0] == [0.0, 0.0]
     np.testing.assert_allclose([got[1], got[2]], [[np.sqrt(0.5)], [-np.sqrt(0.5)]], rtol=1e-7)
+    returns = estimate("gae", inputs).returns
+    assert returns is not None
+    np.testing.assert_array_equal(returns.values, [np.nan, np.nan, 1.0, 0.0])
+
+
+def test_returns_are_those_before_whitening() -> None:
+    inputs = advantage_inputs(
+        [1.0, 0.0], [0, 1], loss_mask=[[1, 0, 1], [1]], values=[[0.5, 9.0, 0.25], [0.125]]
+    )
+    returns = estimate("gae", inputs).returns
+    assert returns is not None
+    assert list(returns.values) == [1.0, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("option", ["gamma", "lam"])

@@ -6,6 +6,7 @@ Two iterations, a branch off the first that measures a reference and rewards oth
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -64,13 +65,13 @@ def _own(more: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "function", "path": "my_rewards.py:varied", **more}
 
 
-def make(folder: Path) -> Path:
-    """Runs everything below an empty folder."""
+def make(folder: Path, raw: Mapping[str, Any] | None = None) -> Path:
+    """Runs everything below an empty folder; `raw` is another params.yaml than that of `settings`."""
     from dvc.repo import Repo
 
     with contextlib.chdir(folder):
         Path("my_rewards.py").write_text(REWARD)
-        write_settings(settings())
+        write_settings(settings() if raw is None else raw)
         for name in ("dvc.yaml", "rescores/dvc.yaml", ".dvcignore"):
             Path(name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, name)
@@ -83,8 +84,8 @@ def make(folder: Path) -> Path:
         write_json(make_plan(params), PLAN_FILE)
         for name, key in steps_of(params):
             load_stage(name).execute(key)
-        for key in KEYS:
-            load_stage(RESCORE_STAGE).for_rescore("other").execute(key)
+        for name, key in itertools.product(params.rescores, params.iterations):
+            load_stage(RESCORE_STAGE).for_rescore(name).execute(key)
         from stages.report import report
 
         report()

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.ancestry import ancestry_of, find_policy, policy_digest
-from pipeline.artifacts import path_of, read_facts, read_json, write_json
+from pipeline.artifacts import FOLDERS, path_of, read_facts, read_json, write_json
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.process import exclusive
@@ -164,7 +164,7 @@ def test_commands_say_where_to_run_them(
 
 def test_a_clone_without_policies_and_tables_says_the_same(run: Path) -> None:
     before = facts("i0002")
-    for kind in ("policies", "optimizers", "rollouts", "scores", "prompts", "advantages"):
+    for kind in (*FOLDERS, "rollouts", "scores", "prompts", "advantages"):
         shutil.rmtree(Path("artifacts") / kind)
     assert facts("i0002") == before
     assert policy_digest(before["policy"][:10]) == before["policy"]

@@ -67,7 +67,8 @@ class Remote:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        left_out = ("artifacts/policies/", "artifacts/optimizers/", "reports/")
+        folders = ("policies", "optimizers", "values")
+        left_out = (*(f"artifacts/{kind}/" for kind in folders), "reports/")
         self.md5s = {
             path: md5 for path, md5 in recorded_md5s().items() if not path.startswith(left_out)
         }

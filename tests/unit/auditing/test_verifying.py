@@ -39,6 +39,7 @@ KINDS = (
     "scores",
     "logprobs",
     "advantages",
+    "pairs",
     "updates",
     "optimizer_steps",
     "evaluations",
@@ -57,6 +58,7 @@ FILES = [
     "artifacts/policies/i0002/model.safetensors",
     "artifacts/policies/i0002/rollbook.json",
     "artifacts/optimizers/i0002/rollbook.json",
+    "artifacts/values/i0002/rollbook.json",
 ]
 """One of every kind of stored file, none of them shared with another output."""
 

@@ -8,9 +8,10 @@ from click.testing import CliRunner, Result
 
 from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.main import rollbook
-from pipeline.config import Params
+from pipeline.config import Params, Recipe
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.params import parse_params
+from pipeline.registry import build
 from pipeline.schemas.rollouts import IDS
 from pipeline.what_if import what_if
 from pipeline.yaml_text import flow
@@ -18,6 +19,7 @@ from stages.update_policy import Settings, update_policy
 from tests.builders import table
 from tests.unit.test_params import shipped
 from tests.unit.training.small import context, inputs_for, tables_for, write_policy
+from tests.unit.training.taught import taught
 
 REWARDS = [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.5]]
 LENGTHS = [[1, 2, 3, 4], [1, 1, 1, 1], [2, 2, 9, 9]]
@@ -169,6 +171,85 @@ def test_what_is_missing_is_said_in_one_sentence(params: Params) -> None:
         what_if(params, "i0001", loss="cispo")
     with pytest.raises(ConfigError, match="greedy"):
         what_if(params, "i0001", estimator="remax")
+
+
+def test_an_objective_that_chooses_keeps_fewer_rollouts(params: Params) -> None:
+    found = what_if(params, "i0001", loss="sft", estimator={"name": "best", "keep": 2})
+    assert len(found.was.advantages) == 12
+    np.testing.assert_array_equal(found.would_be.advantages, [1, 1, 1, 1])
+    assert found.would_be.numbers["kept groups"] == 2
+    for was, would_be in zip(found.was.lengths, found.would_be.lengths, strict=True):
+        assert (was.least, was.most, was.tokens) == (would_be.least, would_be.most, would_be.tokens)
+    assert sum(part.gradient for part in found.would_be.lengths) == pytest.approx(1)
+    result = _run("i0001", "--loss", "sft", "--estimator", "best")
+    assert result.exit_code == 0, result.output
+    with pytest.raises(RollbookError, match="chooses none of the rollouts"):
+        what_if(params, "i0001", loss="sft", estimator={"name": "best", "min_reward": 9.0})
+    with pytest.raises(RollbookError, match="loss dpo compares with them"):
+        what_if(params, "i0001", loss="dpo", estimator="pairs")
+    with pytest.raises(ConfigError, match="loss dpo trains on pairs, and estimator group"):
+        what_if(params, "i0001", loss="dpo")
+
+
+def test_pairs_of_stored_rollouts(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With log-probs of a reference at hand: the best against the worst of two groups."""
+    rollouts, _ = read_table(path_of("rollouts", "i0001"), "rollouts")
+    measured = [
+        {
+            **{name: row[name] for name in IDS},
+            "ref_logprobs": row["sampling_logprobs"],
+            "old_logprobs": None,
+            "values": None,
+            "entropies": None,
+        }
+        for row in rollouts.to_pylist()
+    ]
+    made = {path_of("logprobs", "i0001"): table("logprobs", measured)}
+
+    def read(path: Path, kind: str) -> Any:
+        return (made[path], None) if path in made else read_table(path, kind)
+
+    monkeypatch.setattr("pipeline.what_if.read_table", read)
+    found = what_if(params, "i0001", loss="dpo", estimator="pairs")
+    np.testing.assert_array_equal(found.would_be.advantages, [1, -1, 1, -1])
+    assert found.would_be.numbers["kept groups"] == 2
+    assert found.sign_flips == 0 and found.would_be.numbers["loss"] > 0
+
+
+def test_a_critic_is_there_if_its_values_were_stored(
+    params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = params.recipes["grpo"]
+    estimator = {"name": "gae", "whiten": False}
+    ppo = Recipe.model_validate(
+        {
+            **{name: getattr(own, name) for name in type(own).model_fields},
+            "compute_advantages": {"estimator": estimator},
+            "update_policy": own.update_policy.model_copy(
+                update={"critic": build("critics", "head")}
+            ),
+        }
+    )
+    both = params.model_copy(update={"recipes": {**params.recipes, "ppo": ppo}})
+    with pytest.raises(ConfigError, match="estimator gae reads the values of a critic"):
+        what_if(both, "i0001", estimator="gae")
+    with pytest.raises(RollbookError, match="i0001 has no values of a critic, and estimator gae"):
+        what_if(both, "i0001", recipe="ppo")
+    stored = {
+        kind: read_table(path_of(kind, "i0001"), kind)[0] for kind in ("rollouts", "advantages")
+    }
+    told = taught(stored)
+    made = {path_of(kind, "i0001"): told[kind] for kind in ("logprobs", "advantages")}
+
+    def read(path: Path, kind: str) -> Any:
+        return (made[path], None) if path in made else read_table(path, kind)
+
+    monkeypatch.setattr("pipeline.what_if.read_table", read)
+    found = what_if(both, "i0001", recipe="ppo")  # V is 0: the advantage is the reward
+    np.testing.assert_allclose(found.would_be.advantages, np.concatenate(REWARDS), atol=1e-6)
+    trained = params.model_copy(update={"recipes": {**params.recipes, "grpo": ppo}})
+    found = what_if(trained, "i0001", estimator="group")
+    assert found.would_be.numbers["informative groups"] == 2
 
 
 def test_the_command(params: Params) -> None:

@@ -17,6 +17,7 @@ from pipeline.errors import DataError, PolicyError
 from pipeline.policies.loading import load_model, prepare_torch
 from pipeline.policies.pretrained import Pretrained
 from pipeline.prompting import PromptRenderer
+from pipeline.training.critic_state import empty_critic_state
 from pipeline.training.optimizer import empty_optimizer_state
 from stages.update_policy import Settings, update_policy
 from tests.policy_folders import CHATML, byte_level, saved, sentence_piece_like
@@ -76,6 +77,7 @@ def _policy(source: Path, key: str = "i0000", **options: Any) -> Path:
     created = Pretrained(name="pretrained", model=str(source), **options).create([], 0, RUNTIME)
     write_folder(created.write, "policies", key)
     write_folder(empty_optimizer_state(), "optimizers", key)
+    write_folder(empty_critic_state(), "values", key)
     return Path("artifacts/policies") / key
 
 

@@ -212,3 +212,20 @@ def test_numbers(project: Path) -> None:
     write_json({"reward": 0.5, "kl": None, "steps": 3}, Path("old.json"))
     Path("new.json").write_text('{"kl": null, "reward": 0.5,\n"steps": 3}')
     assert compared(0.0).outcome is Outcome.SAME_CONTENT
+
+
+def test_a_flipped_weight_of_a_critic_is_named(project: Path) -> None:
+    from pipeline.artifacts import FOLDERS
+
+    assert "values" in FOLDERS
+    old = np.linspace(-1, 1, 32, dtype=np.float32)
+    new = old.copy()
+    new[7] = -new[7]
+    folders = []
+    for at, head in (("old", old), ("new", new)):
+        _policy(at, **{"backbone.norm.weight": old, "head.weight": head})
+        folders.append(Path(at))
+    found = difference(*folders, "values", 0.0)
+    assert found.outcome is Outcome.DIFFERENT
+    assert "first in tensor head.weight" in found.text
+    assert "1 of 64 weights" in found.text

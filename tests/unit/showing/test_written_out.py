@@ -35,6 +35,10 @@ SPECS: list[dict[str, Any]] = [
     {"name": "gdpo"},
     {"name": "gdpo", "whiten": "token", "std_ddof": 1},
     {"name": "process_supervision"},
+    {"name": "pairs"},
+    {"name": "pairs", "pairing": "all", "min_gap": 0.3},
+    {"name": "best"},
+    {"name": "best", "keep": 2, "min_reward": 0.5},
 ]
 
 

@@ -425,6 +425,27 @@ def test_values_reach_the_estimator() -> None:
     assert outputs.tables["advantages"]["token_advantages"].null_count == 0
 
 
+def test_a_critic_is_told_what_it_should_have_said() -> None:
+    """With gamma and lam 1 that is the reward, at every token; nothing for rollouts without one."""
+    outputs = run(with_logprobs(tables(), values=0.25), settings(estimator={"name": "gae"}))
+    returns = numbers(outputs.tables["advantages"], "token_returns")
+    for row, value in enumerate(REWARDS):
+        length = 2 + row % 4
+        assert returns[row] == (None if value is None else pytest.approx([value] * length))
+    assert numbers(run(tables()).tables["advantages"], "token_returns") == [None] * 12
+
+
+def test_greedy_answers_teach_a_critic_nothing() -> None:
+    given = with_logprobs(greedy_tables([0.0] * 3), values=0.25)
+    outputs = run(given, settings(estimator={"name": "gae"}))
+    returns = numbers(outputs.tables["advantages"], "token_returns")
+    greedy = numbers(given["rollouts"], "greedy")
+    unscored = [value is None for value in numbers(given["scores"], "reward")]
+    assert any(greedy) and any(unscored)
+    for each, is_greedy, is_unscored in zip(returns, greedy, unscored, strict=True):
+        assert (each is None) == (is_greedy or is_unscored)
+
+
 INFORMATIVE = [0.0, 1.0, 0.0, 1.0]
 SOLVED = [1.0] * 4
 

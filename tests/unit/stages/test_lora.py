@@ -223,7 +223,8 @@ def _run(digest: str, **options: Any) -> Outputs:
 
 
 def _write(outputs: Outputs, key: str) -> str:
-    write_folder(outputs.folders["optimizers"], "optimizers", key)
+    for kind in ("optimizers", "values"):
+        write_folder(outputs.folders[kind], kind, key)
     return write_folder(outputs.folders["policies"], "policies", key).content_hash
 
 

@@ -31,6 +31,7 @@ def _settings(temperature: float = 1.0, **options: Any) -> Settings:
     return Settings(
         needs_old=update.compares_with_measured,
         needs_reference=update.loss.needs_reference,
+        critic=update.critic,
         precision=update.precision,
         micro_batch_tokens=update.micro_batch_tokens,
         share_prompts=update.share_prompts,
@@ -73,7 +74,7 @@ def test_nothing_is_measured_without_torch(project: Path) -> None:
         "import sys\n"
         "from pipeline.stage import Context, Inputs\n"
         "from stages.measure_logprobs import Settings, measure_logprobs\n"
-        "settings = Settings(needs_old=False, needs_reference=False,"
+        "settings = Settings(needs_old=False, needs_reference=False, critic=None,"
         " precision='float32', micro_batch_tokens=99, share_prompts=True, temperature=1.0)\n"
         "outputs = measure_logprobs(settings, Inputs(), Context('i0001'))\n"
         "assert outputs.tables['logprobs'].num_rows == 0\n"

@@ -56,7 +56,8 @@ def _write(outputs: Outputs, key: str) -> str:
     """Stores what an update made; returns the digest of the policy."""
     for kind, table in outputs.tables.items():
         write_table(table, kind, key)
-    write_folder(outputs.folders["optimizers"], "optimizers", key)
+    for kind in ("optimizers", "values"):
+        write_folder(outputs.folders[kind], kind, key)
     return write_folder(outputs.folders["policies"], "policies", key).content_hash
 
 

@@ -155,6 +155,7 @@ def _table(kind: str, place: str, key: str, mark: str, texts: Sequence[Sequence[
         "scores": [{**ids, **_score(reward), "scorer": mark} for ids, reward in scored],
         "logprobs": [],
         "advantages": [{**ids, **_advantage(reward)} for ids, reward in scored],
+        "pairs": [],
         "updates": [{**ids, "trained": True, "loss_share": 0.1} for ids, _ in scored],
         "history": [_asked(row["prompt_id"], key) for row in prompts if int(key[-4:])],
         "optimizer_steps": [_optimizer_step(key, number) for number in (1, 2)],

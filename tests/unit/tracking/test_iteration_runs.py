@@ -4,7 +4,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipeline.artifacts import path_of, read_facts
+from pipeline.artifacts import FOLDERS, path_of, read_facts
 from pipeline.tracking.sync import bring_up_to_date
 from pipeline.tracking.views import run_link
 from tests.unit.tracking.conftest import Shown
@@ -60,8 +60,8 @@ def test_every_artifact_is_an_input_with_its_md5(shown: Shown) -> None:
     }
     assert set(inputs) == {
         *(f"{kind}/i0002" for kind in ("prompts", "rollouts", "scores", "logprobs", "advantages")),
-        *(f"{kind}/i0002" for kind in ("updates", "optimizer_steps", "evaluations")),
-        *(f"{kind}/{key}" for kind in ("policies", "optimizers") for key in ("i0001", "i0002")),
+        *(f"{kind}/i0002" for kind in ("pairs", "updates", "optimizer_steps", "evaluations")),
+        *(f"{kind}/{key}" for kind in FOLDERS for key in ("i0001", "i0002")),
         *("history/i0001", "history/i0002"),
         *("policies/i0000", "data/train", "data/evaluation"),
     }

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pipeline.artifacts import Facts, write_folder
 from pipeline.config import Runtime, UpdatePolicy
 from pipeline.stage import Context, Inputs
+from pipeline.training.critic_state import empty_critic_state
 from pipeline.training.optimizer import empty_optimizer_state
 from tests.builders import prompt_rows, rollout_rows, table
 
@@ -44,8 +45,9 @@ def write_model(folder: Path, dtype: str = "float32", seed: int = 0, **config: A
 
 
 def write_policy(key: str = "i0000", **options: Any) -> Facts:
-    """A policy in the current project, with an optimizer state that has taken no step."""
+    """A policy in the current project, with an optimizer state that has taken no step, and no critic."""
     write_folder(empty_optimizer_state(), "optimizers", key)
+    write_folder(empty_critic_state(), "values", key)
     return write_folder(lambda folder: write_model(folder, **options), "policies", key)
 
 
@@ -80,6 +82,7 @@ def tables_for(
             **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "iteration")},
             "advantage": advantage,
             "token_advantages": None,
+            "token_returns": None,
             "group_mean": 0.5,
             "group_std": 0.5,
             "informative": True,
@@ -113,10 +116,11 @@ def inputs_for(
     folders = {
         "policies": path_of("policies", policy),
         "optimizers": path_of("optimizers", policy),
+        "values": path_of("values", policy),
         "reference": path_of("policies", reference),
     }
     facts = {
-        name: read_folder(path, "optimizers" if name == "optimizers" else "policies")
+        name: read_folder(path, "policies" if name == "reference" else name)
         for name, path in folders.items()
     }
     return Inputs(tables, folders, facts)

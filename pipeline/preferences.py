@@ -1,0 +1,139 @@
+"""Preference pairs of stored iterations as files that other trainers read, in TRL's conversational format.
+
+A row has `prompt`, `chosen` and `rejected` as lists of messages, the two rewards, and the ids of what it is made of.
+Pairs are those that training stored; where a recipe made none, or others are asked for, they are made of the stored
+scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.advantages.pairs import Pairs
+from pipeline.artifacts import path_of, read_table
+from pipeline.atomic import replacing
+from pipeline.config import ComputeAdvantages, Params, Recipe
+from pipeline.errors import ArtifactError
+from pipeline.estimation import aligned, estimation_of, kept_rows, pairs_table
+from pipeline.schemas.base import MESSAGES
+
+SUFFIXES = (".jsonl", ".parquet")
+SCHEMA = pa.schema(
+    [
+        *((name, MESSAGES) for name in ("prompt", "chosen", "rejected")),
+        *((name, pa.float64()) for name in ("chosen_reward", "rejected_reward")),
+        *(
+            (name, pa.string())
+            for name in ("pair_id", "prompt_id", "iteration", "chosen_id", "rejected_id")
+        ),
+    ]
+)
+
+
+def preferences(params: Params, keys: Sequence[str], estimator: Pairs | None) -> pa.Table:
+    """The pairs of some iterations, one row each, in the order of `keys`.
+
+    Args:
+        params: of the project; says how the prompts of each iteration were written.
+        keys: iterations whose rollouts and scores are stored.
+        estimator: makes the pairs anew; None: the stored ones, and best against worst where there are none.
+
+    Raises:
+        ArtifactError: if a table is missing or damaged, or there is no pair at all.
+    """
+    found = pa.concat_tables([_of_iteration(params.recipe_of(key), key, estimator) for key in keys])
+    if not found.num_rows:
+        raise ArtifactError(
+            f"no group of {', '.join(keys)} has two answers whose rewards differ enough to make a pair",
+            "look at the rewards with `rollbook show`, or give a smaller --min-gap",
+        )
+    return found
+
+
+def write_preferences(table: pa.Table, file: Path) -> None:
+    """Writes a table of `preferences`, JSON lines or Parquet by its suffix; the file appears whole or not at all.
+
+    Raises:
+        ArtifactError: if the suffix is another one, the file exists, or it cannot be written.
+    """
+    if file.suffix not in SUFFIXES:
+        raise ArtifactError(f"{file}: what to write follows from {' or '.join(SUFFIXES)}")
+    if file.exists():
+        raise ArtifactError(f"{file}: exists, and nothing is written over", "give another name")
+    with replacing(file) as temporary:
+        if file.suffix == ".parquet":
+            pq.write_table(table, temporary, compression="zstd")
+        else:
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.writelines(lines)
+
+
+def _of_iteration(recipe: Recipe, key: str, estimator: Pairs | None) -> pa.Table:
+    rollouts = read_table(path_of("rollouts", key), "rollouts")[0]
+    pairs = None if estimator is not None else _stored(key)
+    if pairs is None:
+        pairs = _made(recipe, key, rollouts, estimator or Pairs())
+    prompts = read_table(path_of("prompts", key), "prompts")[0]
+    return (
+        pa.table(
+            {
+                **{name: pairs[name] for name in SCHEMA.names if name in pairs.column_names},
+                "prompt": _prompts(recipe, pairs, prompts),
+                **{
+                    side: _answers(recipe, pairs, rollouts, side) for side in ("chosen", "rejected")
+                },
+            }
+        )
+        .select(SCHEMA.names)
+        .cast(SCHEMA)
+    )
+
+
+def _stored(key: str) -> pa.Table | None:
+    """The pairs that training made; None where it made none, or was run by a Rollbook that knew none."""
+    path = path_of("pairs", key)
+    pairs = read_table(path, "pairs")[0] if path.exists() else None
+    return pairs if pairs is not None and pairs.num_rows else None
+
+
+def _made(recipe: Recipe, key: str, rollouts: pa.Table, estimator: Pairs) -> pa.Table:
+    """Pairs of the stored scores, by the estimator that training uses."""
+    scores = aligned(read_table(path_of("scores", key), "scores")[0], rollouts, "scores")
+    clip = recipe.compute_advantages.reward_clip
+    estimation = estimation_of(
+        rollouts,
+        scores,
+        pa.table({}),
+        ComputeAdvantages(estimator=estimator, reward_clip=clip),
+        {reward.column: reward.weight for reward in recipe.score_rollouts.rewards},
+        recipe.generate_rollouts.group_size,
+        0.0,
+    )
+    return pairs_table(rollouts, estimation, kept_rows(estimation.outputs))
+
+
+def _prompts(recipe: Recipe, pairs: pa.Table, prompts: pa.Table) -> pa.Array:
+    """What each pair answers, with the system prompt of the recipe in front."""
+    system = recipe.prepare_prompts.system_prompt
+    before = [] if system is None else [{"role": "system", "content": system}]
+    places = pc.index_in(pairs["prompt_id"], value_set=prompts["prompt_id"].combine_chunks())
+    asked = prompts["messages"].take(places).to_pylist()
+    return pa.array([[*before, *messages] for messages in asked], MESSAGES)
+
+
+def _answers(recipe: Recipe, pairs: pa.Table, rollouts: pa.Table, side: str) -> pa.Array:
+    """One answer of each pair as a message, begun by the recipe's `assistant_prefix`."""
+    ids = rollouts["rollout_id"].combine_chunks()
+    places = pc.index_in(pairs[f"{side}_id"], value_set=ids).to_numpy().astype(np.int64)
+    begun = recipe.prepare_prompts.assistant_prefix
+    texts = rollouts["text"].take(places).to_pylist()
+    messages = [[{"role": "assistant", "content": begun + text}] for text in texts]
+    return pa.array(messages, MESSAGES)
