@@ -338,6 +338,12 @@ class UpdatePolicy(Model):
     gradient_checkpointing: bool = False
 
     @property
+    def critic_learning_rate(self) -> float:
+        """Of the critic; that of the policy where it has none of its own."""
+        own = None if self.critic is None else self.critic.learning_rate
+        return self.learning_rate if own is None else own
+
+    @property
     def compares_with_measured(self) -> bool:
         """Whether the ratio needs log-probs measured before the update; in a single step old is the current policy."""
         several_steps = self.epochs * self.optimizer_steps > 1

@@ -42,6 +42,7 @@ class Token:
         policy_logprob: of the policy in training when the rollout was last seen, before that optimizer step.
         ratio: exp(policy_logprob − the log-prob it was compared with).
         advantage: its own, where tokens of a rollout differ.
+        value, token_return: what a critic said before the update that is still to come, and what it should have said.
         clipped: `low` or `high` for the bound that held it, empty for none; None: not known.
     """
 
@@ -56,6 +57,8 @@ class Token:
     policy_logprob: Number = None
     ratio: Number = None
     advantage: Number = None
+    value: Number = None
+    token_return: Number = None
     clipped: str | None = None
 
 
@@ -154,6 +157,24 @@ class Advantage:
     informative: bool
     kept: bool
     arithmetic: Arithmetic | None
+
+
+@dataclass(frozen=True)
+class Partner:
+    """The other answer of a preference pair that a rollout is in.
+
+    Attributes:
+        pair_id: of the pair.
+        chosen: whether the rollout shown is the better one of the two.
+        rollout_id: the other one.
+        own_reward, reward: of the rollout shown and of the other, as the estimator saw them.
+    """
+
+    pair_id: str
+    chosen: bool
+    rollout_id: str
+    own_reward: float
+    reward: float
 
 
 @dataclass(frozen=True)
@@ -328,6 +349,7 @@ class RolloutFacts:
     error: str | None
     siblings: Sequence[Answer]
     advantage: Advantage | None
+    partners: Sequence[Partner]
     update: Update | None
     provenance: Provenance
 

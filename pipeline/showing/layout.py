@@ -14,6 +14,7 @@ from pipeline.showing.facts import (
     Arithmetic,
     GroupFacts,
     Occurrence,
+    Partner,
     PolicyFacts,
     PromptFacts,
     RolloutFacts,
@@ -89,6 +90,8 @@ def _rollout(facts: RolloutFacts) -> Page:
     ]
     if facts.advantage is not None:
         sections.append(Section("Advantage", list(_advantage_parts(facts.advantage))))
+    if facts.partners:
+        sections.append(Section("Pairs", [_partners_grid(facts.partners)]))
     if not facts.evaluation_set:
         sections.append(Section("Update", list(_update_parts(facts.update, facts))))
     sections += provenance_sections(facts.provenance)
@@ -142,6 +145,8 @@ def _token_grid(tokens: Sequence[Token]) -> Grid:
         "in training": "policy_logprob",
         "ratio": "ratio",
         "advantage": "advantage",
+        "value": "value",
+        "return": "token_return",
     }
     given = {
         name: each
@@ -218,6 +223,21 @@ def _advantage_parts(advantage: Advantage) -> Iterator[Part]:
             ("informative", shown(advantage.informative)),
             ("kept for the update", shown(advantage.kept)),
         ]
+    )
+
+
+def _partners_grid(partners: Sequence[Partner]) -> Grid:
+    rows = [
+        [
+            "chosen over" if partner.chosen else "rejected for",
+            partner.rollout_id.rpartition("/")[2],
+            shown(partner.reward, 6),
+            shown(partner.own_reward, 6),
+        ]
+        for partner in partners
+    ]
+    return Grid(
+        ["it is", "rollout", "its reward", "own reward"], rows, ["its reward", "own reward"]
     )
 
 

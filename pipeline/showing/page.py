@@ -170,6 +170,8 @@ def _numbers(token: Token) -> Iterator[str]:
         ("in training", token.policy_logprob),
         ("ratio", token.ratio),
         ("advantage", token.advantage),
+        ("value", token.value),
+        ("return", token.token_return),
     ):
         if value is not None:
             yield f"{name} {value:.4f}"

@@ -16,7 +16,7 @@ from pipeline.showing.arithmetic import COLUMNS, arithmetic_of
 from pipeline.showing.chain import Chain
 from pipeline.showing.clipping import Objective, with_clips, with_ratios
 from pipeline.showing.decoding import Decoder, decoder_for
-from pipeline.showing.facts import Advantage, Provenance, RolloutFacts, Token, Update
+from pipeline.showing.facts import Advantage, Partner, Provenance, RolloutFacts, Token, Update
 from pipeline.showing.finding import Found
 from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
 from pipeline.showing.provenance import missing_of, of_evaluation, of_training
@@ -69,6 +69,7 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
         error=score.get("error"),
         siblings=[answer for answer in group.answers if answer.rollout_id != found.id],
         advantage=_advantage(found.id, advantage, group, chain) if advantage else None,
+        partners=_partners(found.id, group) if group.in_training else [],
         update=_update(update, objective) if update else None,
         provenance=provenance,
     )
@@ -101,6 +102,8 @@ def tokens_of(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Toke
         of(logprobs, "ref_logprobs"),
         of(update, "policy_logprobs"),
         of(advantage, "token_advantages"),
+        of(logprobs, "values"),
+        of(advantage, "token_returns"),
         strict=True,
     )
     return [
@@ -115,8 +118,20 @@ def tokens_of(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Toke
             ref_logprob=ref,
             policy_logprob=policy,
             advantage=own_advantage,
+            value=value,
+            token_return=token_return,
         )
-        for place, (each, trained, sampling, old, ref, policy, own_advantage) in enumerate(columns)
+        for place, (
+            each,
+            trained,
+            sampling,
+            old,
+            ref,
+            policy,
+            own_advantage,
+            value,
+            token_return,
+        ) in enumerate(columns)
     ]
 
 
@@ -167,6 +182,29 @@ def _advantage(rollout_id: str, row: Row, group: Group, chain: Chain) -> Advanta
         kept=row["kept"],
         arithmetic=arithmetic,
     )
+
+
+def _partners(rollout_id: str, group: Group) -> list[Partner]:
+    """The other answers of its pairs; none where the recipe makes none, or their table is not on disk."""
+    table = stored("pairs", group.key)
+    if table is None:
+        return []
+    sides = {True: "chosen", False: "rejected"}
+    found = []
+    for row in table.at(table.places("group_id", group.id)).to_pylist():
+        for chosen, own in sides.items():
+            if row[f"{own}_id"] == rollout_id:
+                other = sides[not chosen]
+                found.append(
+                    Partner(
+                        pair_id=row["pair_id"],
+                        chosen=chosen,
+                        rollout_id=row[f"{other}_id"],
+                        own_reward=row[f"{own}_reward"],
+                        reward=row[f"{other}_reward"],
+                    )
+                )
+    return found
 
 
 def _whole(group: Group) -> dict[str, pa.Table]:

@@ -171,10 +171,9 @@ class CriticUpdate:
         self.max_completion_tokens = max_completion_tokens
         self.parameters = dict(function.named_parameters())
         self.optimizer_step = state.optimizer_step
-        rate = self.settings.learning_rate or update.learning_rate
         self.optimizer = make_optimizer(
             self.parameters,
-            update.model_copy(update={"learning_rate": rate}),
+            update.model_copy(update={"learning_rate": update.critic_learning_rate}),
             OptimizerState(state.optimizer_step, state.moments),
         )
         self.mask = rows.value_mask

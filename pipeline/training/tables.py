@@ -167,5 +167,6 @@ def value_metrics(rows: TrainingRows) -> dict[str, float]:
     return {
         "values/mean": float(values.mean()),
         "returns/mean": float(returns.mean()),
+        "returns/std": float(returns.std()),
         "explained_variance": 1 - unexplained / spread if spread else float("nan"),
     }

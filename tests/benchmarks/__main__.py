@@ -4,6 +4,7 @@
 without names all of them are measured.
 
 `python -m tests.benchmarks algorithms` compares the presets instead and writes reports/algorithms.md; it takes hours.
+`python -m tests.benchmarks critic` compares GRPO, PPO, DPO and others and writes reports/critic.md; it takes hours.
 `python -m tests.benchmarks smollm2` trains SmolLM2 and writes reports/smollm2.md; it takes half an hour.
 `python -m tests.benchmarks determinism` runs steps again under other conditions and writes reports/determinism.md.
 """
@@ -22,6 +23,7 @@ from pipeline.errors import nearest
 from tests.benchmarks import (
     against_trl,
     algorithms,
+    critic,
     determinism,
     generation,
     hostile_code,
@@ -53,6 +55,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 REPORTS: dict[str, Callable[[Sequence[str]], None]] = {
     "algorithms": algorithms.main,
+    "critic": critic.main,
     "smollm2": smollm2.main,
     "determinism": determinism.main,
 }

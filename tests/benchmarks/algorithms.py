@@ -7,34 +7,34 @@ through the stages' own functions. What is done is kept below SCRATCH and not do
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
 import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from pipeline.artifacts import ROOT as ARTIFACTS
 from pipeline.artifacts import path_of, read_json
-from pipeline.atomic import replacing
 from pipeline.config import BASE_KEY, Params
-from pipeline.params import parse_params, parse_yaml, read_params, read_yaml, resolve_recipes
-from pipeline.presets import presets, read_preset
+from pipeline.presets import presets
 from pipeline.recipe_diff import NOTHING, differences
-from pipeline.recipe_text import Task, recipe_text
-from pipeline.scratch import SCRATCH as PROJECT_SCRATCH
+from tests.benchmarks.chains import (
+    LIKE,
+    ROOT,
+    base_of,
+    keys_of,
+    measured_once,
+    one_thread,
+    raw_settings,
+    with_chains,
+    with_spread,
+)
+from tests.benchmarks.chains import SCRATCH as ALL_SCRATCH
 from tests.benchmarks.tables import markdown
-from tests.in_process import make_base, run_stage, train
+from tests.in_process import run_stage, train
 
-ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "reports" / "algorithms.md"
-SCRATCH = ROOT / PROJECT_SCRATCH / "algorithms"
-LIKE = "grpo"
-"""The shipped recipe: sizes and task are its own; its row in the table is the yardstick."""
+SCRATCH = ALL_SCRATCH / "algorithms"
 ITERATIONS = 8
 SEEDS = (0, 1, 2)
 WORKERS = 2
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in options.seeds
         for name in names
     ]
-    with ProcessPoolExecutor(WORKERS, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(WORKERS, initializer=one_thread) as pool:
         list(pool.map(_base, options.seeds))
         runs = list(pool.map(_job, jobs))
     text = report(runs, options.iterations, options.prompts)
@@ -101,7 +101,7 @@ def report(runs: Sequence[Run], iterations: int, prompts: int | None) -> str:
                 name,
                 f"{statistics.mean(run.start for run in own):.3f}",
                 f"{statistics.mean(run.end for run in own):.3f}",
-                _with_spread(gains, signed=True),
+                with_spread(gains, signed=True),
                 f"{statistics.mean(first):.3f} → {statistics.mean(last):.3f}",
                 f"{statistics.mean(kept for run in own for kept in run.kept):.0f}",
                 f"{statistics.mean(run.seconds for run in own):.0f}",
@@ -137,68 +137,22 @@ def report(runs: Sequence[Run], iterations: int, prompts: int | None) -> str:
 
 def params_for(seed: int, iterations: int, prompts: int | None) -> Params:
     """The shipped settings with every preset as a recipe, and a chain of iterations for each."""
-    raw = read_yaml(ROOT / "params.yaml")
-    raw["seed"] = seed
-    if prompts is not None:
-        raw["recipes"][LIKE]["prepare_prompts"]["prompts_per_iteration"] = prompts
-    recipes = (
-        read_params(ROOT / "params.yaml").recipes if prompts is None else _validated(raw).recipes
-    )
-    task = Task(LIKE, resolve_recipes(raw["recipes"])[0][LIKE], recipes[LIKE])
-    raw["recipes"] = {
-        LIKE: raw["recipes"][LIKE],
-        **{
-            name: parse_yaml(recipe_text(read_preset(name), task, sizes=True), name)
-            for name in presets()
-        },
-    }
-    raw["iterations"] = {
-        key: {"previous": previous, "recipe": name, "reference": BASE_KEY}
-        for name in raw["recipes"]
-        for previous, key in zip(
-            [BASE_KEY, *keys_of(name, iterations)], keys_of(name, iterations), strict=False
-        )
-    }
-    return parse_params(raw)
-
-
-def keys_of(name: str, iterations: int) -> list[str]:
-    """Keys of a preset's chain: letters and four digits."""
-    letters = "".join(character for character in name if character.isalpha())
-    return [f"{letters}{number:04d}" for number in range(1, iterations + 1)]
-
-
-def _validated(raw: dict[str, Any]) -> Params:
-    return parse_params({**raw, "iterations": {}})
+    return with_chains(raw_settings(seed, prompts), iterations)
 
 
 def _base(seed: int) -> Path:
-    """Data and base policy of a seed, evaluated; made once for all presets."""
-    folder = SCRATCH / f"base-seed{seed}"
-    if not (folder / "done").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder)
-        params = params_for(seed, 1, None)
-        make_base(params)
-        run_stage("evaluate_policy", BASE_KEY, params)
-        Path("done").touch()
-    return folder
+    """Data and base policy of a seed, evaluated."""
+    return base_of(SCRATCH, params_for(seed, 1, None))
 
 
 def _job(job: tuple[str, int, int, int | None]) -> Run:
     """One run, or what it said last time."""
     name, seed, iterations, prompts = job
     folder = SCRATCH / f"{iterations}x{prompts or 'shipped'}" / f"{name}-seed{seed}"
-    file = folder / "run.json"
-    if file.exists():
-        return Run(**json.loads(file.read_text(encoding="utf-8")))
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(_base(seed), folder)
-    os.chdir(folder)
-    run = _trained(name, params_for(seed, iterations, prompts), iterations)
-    with replacing(file) as temporary:
-        temporary.write_text(json.dumps(asdict(run)), encoding="utf-8")
-    shutil.rmtree(folder / ARTIFACTS)
+    params = params_for(seed, iterations, prompts)
+    run = Run(
+        **measured_once(folder, _base(seed), lambda: asdict(_trained(name, params, iterations)))
+    )
     print(f"{name} seed {seed}: {run.start:.3f} → {run.end:.3f} in {run.seconds:.0f} s", flush=True)
     return run
 
@@ -220,11 +174,6 @@ def _trained(name: str, params: Params, iterations: int) -> Run:
     )
 
 
-def _one_thread() -> None:
-    """As params.yaml says for the tiny policy; the workers share the processors."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-
-
 def _in_few_words(params: Params, name: str) -> str:
     """What is different in the objective; of a reward that is added, its name."""
     shown = []
@@ -238,8 +187,3 @@ def _in_few_words(params: Params, name: str) -> str:
         else:
             shown.append(f"{'.'.join([*sections[1:], last])} {value}")
     return ", ".join(shown) or "the shipped recipe"
-
-
-def _with_spread(values: Sequence[float], signed: bool = False) -> str:
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):{'+' if signed else ''}.3f} ± {spread:.3f}"

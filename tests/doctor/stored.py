@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.advantages.base import AdvantageEstimator
 from pipeline.artifacts import path_of, schema_of, write_json, write_table
 from pipeline.config import Params
 from pipeline.doctor.chain import chain_reading_of
@@ -16,7 +17,7 @@ from pipeline.doctor.checks.base import Check
 from pipeline.doctor.finding import Finding
 from pipeline.params import parse_params
 from pipeline.registry import build
-from tests.builders import prompt_rows, rollout_rows
+from tests.builders import advantage_inputs, prompt_rows, rollout_rows
 from tests.in_process import chain_of
 from tests.unit.test_params import shipped
 
@@ -99,6 +100,32 @@ def store(
         write_rows(kind, key, rows)
     for stage in ("prepare_prompts", "generate_rollouts", "score_rollouts"):
         write_json({"rows": len(rollouts)}, path_of(f"metrics/{stage}", key))
+
+
+def store_advantages(
+    key: str, rewards: Sequence[Sequence[float]], estimator: Mapping[str, Any]
+) -> None:
+    """What an estimator makes of the rewards that `store` was given."""
+    made = build("advantages", estimator)
+    assert isinstance(made, AdvantageEstimator)
+    groups = [group for group, each in enumerate(rewards) for _ in each]
+    found = made(advantage_inputs([each for group in rewards for each in group], groups))
+    rollouts = rollout_rows(
+        prompt_rows(len(rewards), key), [["?"] * len(rewards[0])] * len(rewards)
+    )
+    rows = [
+        {
+            **{name: row[name] for name in IDS},
+            **dict.fromkeys(("token_advantages", "token_returns")),
+            "advantage": found.advantages[place],
+            "group_mean": found.group_mean[place],
+            "group_std": found.group_std[place],
+            "informative": bool(found.informative[place]),
+            "kept": True,
+        }
+        for place, row in enumerate(rollouts)
+    ]
+    write_rows("advantages", key, rows)
 
 
 def write_rows(kind: str, key: str, rows: Sequence[Mapping[str, Any]]) -> None:

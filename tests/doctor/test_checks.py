@@ -25,6 +25,7 @@ from tests.doctor.stored import (
     params_of,
     said,
     store,
+    store_advantages,
     store_evaluation,
     write_rows,
 )
@@ -268,6 +269,40 @@ STEP = {**dict.fromkeys(schema_of("optimizer_steps").columns, 1), "iteration": "
 ONE_STEP = {f"{GRPO}update_policy__optimizer_steps": 1, f"{GRPO}update_policy__epochs": 1}
 NOT_DIVIDED = {f"{GRPO}compute_advantages__estimator": {"name": "group", "scale": "none"}}
 FOLLOWS = {LOSS: {"name": "dapo", "kl_coef": {"start": 4.0, "target": 0.05}}}
+
+
+def _paired(rewards: Sequence[Sequence[float]], min_gap: float = 0.0, **settings: Any) -> Case:
+    """An iteration whose estimator made pairs of these rewards."""
+    estimator = {"name": "pairs", "min_gap": min_gap}
+
+    def case() -> Params:
+        store("i0001", rewards)
+        store_advantages("i0001", rewards, estimator)
+        return params_of(**{**DPO, f"{GRPO}compute_advantages__estimator": estimator}, **settings)
+
+    return case
+
+
+def _decided(
+    accuracies: Sequence[float], margins: Sequence[float], variant: str = "sigmoid", **settings: Any
+) -> Case:
+    """Iterations of DPO whose pairs were told apart so far."""
+
+    def case() -> Params:
+        for key, accuracy, margin in zip(KEYS, accuracies, margins, strict=True):
+            metrics(key, rewards__accuracies=accuracy, rewards__margins=margin)
+        return params_of(**{**DPO, LOSS: {"name": "dpo", "variant": variant}, **settings})
+
+    return case
+
+
+DPO = {f"{GRPO}compute_advantages__estimator": "pairs", LOSS: "dpo"}
+PPO = {
+    f"{GRPO}compute_advantages__estimator": "gae",
+    f"{GRPO}update_policy__critic": {"name": "head", "learning_rate": 0.01},
+}
+NEAR = [[1.0, 0.9, 1.0, 0.9]] * GROUPS
+ALONE = [[1.0]] * GROUPS + [[0.0]]
 KL_ON = {LOSS: {"name": "dapo", "kl_coef": 0.04}}
 EMPTY = [["", "5", "", "6"]] * GROUPS
 NUMBERS = [[str(10 * group + place) for place in range(4)] for group in range(GROUPS)]
@@ -285,7 +320,23 @@ FIRES: dict[str, dict[str, Case]] = {
         "hard": _rewards([WRONG] * GROUPS + [RIGHT]),
         "learned": _rewards(HALF, [RIGHT] * GROUPS),
         "unlearned": _rewards(HALF, [WRONG] * GROUPS),
+        "groups of one beside": _rewards([RIGHT] * GROUPS + [WRONG[:1]] * GROUPS),
     },
+    "value_loss": {
+        "rises": _settings(_metrics("value_loss", 0.1, 0.11, 0.2, returns__std=0.4), **PPO),
+        "stays, where nothing is learned": _settings(
+            _metrics("value_loss", 0.1, 0.1, 0.1, returns__std=0.4), **PPO
+        ),
+    },
+    "explained_variance": {
+        "nothing": _settings(_metrics("explained_variance", 0.0, 0.01, 0.0), **PPO),
+        "worse than nothing": _settings(_metrics("explained_variance", 0.0, 0.2, -1.5), **PPO),
+    },
+    "pairs_few": {
+        "all alike": _paired([*HALF[:2], *[RIGHT] * 2 * GROUPS]),
+        "a gap that most lack": _paired([*HALF[:2], *NEAR, *NEAR], min_gap=0.5),
+    },
+    "pairs_easy": {"decided": _decided((0.5, 0.97, 1.0), (0.1, 3.2, 8.0))},
     "kl_assumed": {
         "an estimator": _settings(
             _metrics("loss", 0.1), **{LOSS: {"name": "dapo", "kl_estimator": "k2"}}
@@ -425,7 +476,42 @@ SILENT: dict[str, dict[str, Case]] = {
         "as the rewards say": _rewards([RIGHT] * 15 + [[1.0, 1.0, 1.0, 0.0]] * 5),
         "few groups": _rewards([RIGHT, WRONG] * 2),
     },
-    "difficulty": {"half of them": _rewards([RIGHT] * 10 + HALF)},
+    "difficulty": {
+        "half of them": _rewards([RIGHT] * 10 + HALF),
+        "one answer to a prompt": _rewards(
+            ALONE, ALONE, **PPO, **{f"{GRPO}generate_rollouts__group_size": 1}
+        ),
+    },
+    "value_loss": {
+        "falls": _settings(_metrics("value_loss", 0.1, 0.08, 0.06, returns__std=0.4), **PPO),
+        "is low": _settings(_metrics("value_loss", 0.01, 0.01, 0.01, returns__std=0.4), **PPO),
+        "two iterations": _settings(_metrics("value_loss", 0.1, 0.2, returns__std=0.4), **PPO),
+        "no critic any more": _metrics("value_loss", 0.1, 0.11, 0.2, returns__std=0.4),
+    },
+    "explained_variance": {
+        "learns": _settings(_metrics("explained_variance", 0.0, 0.2, 0.4), **PPO),
+        "a critic that begins": _settings(_metrics("explained_variance", 0.0, -0.5), **PPO),
+    },
+    "pairs_few": {
+        "half of them": _paired(HALF + [RIGHT] * GROUPS),
+        "few groups": _paired([RIGHT] * 3),
+        "no pairs wanted": _rewards([RIGHT] * GROUPS),
+    },
+    "pairs_easy": {
+        "undecided": _decided((0.5, 0.7, 0.8), (0.1, 0.3, 0.6)),
+        "decided, not far": _decided((0.5, 1.0, 1.0), (0.1, 0.3, 0.6)),
+        "came back": _decided((0.5, 1.0, 0.8), (0.1, 5.0, 2.0)),
+        "a margin that is a goal": _decided((1.0, 1.0, 1.0), (5.0, 5.0, 5.0), "ipo"),
+        "its own pairs again": _decided(
+            (1.0, 1.0, 1.0), (5.0, 5.0, 5.0), **{f"{GRPO}update_policy__epochs": 3}
+        ),
+        "a reference that follows": _decided(
+            (0.5, 1.0, 1.0),
+            (0.1, 5.0, 5.0),
+            iterations__i0002__reference="i0001",
+            iterations__i0003__reference="i0002",
+        ),
+    },
     "kl_assumed": {
         "the shipped recipe": _metrics("loss", 0.1),
         "a coefficient that shrank": _faded(1e-3),
@@ -672,7 +758,37 @@ def test_every_check_has_both(project: Path) -> None:
 
 def test_most_checks_have_a_real_run_that_they_find_out() -> None:
     real = {check for run in SPOILED.values() for check in run.checks}
-    assert set(FIRES) - real == {"component_conflict", "entropy_collapse", "length_bias"}
+    without = {"component_conflict", "entropy_collapse", "length_bias"}
+    of_other_updates = {"value_loss", "explained_variance", "pairs_few", "pairs_easy"}
+    assert set(FIRES) - real == without | of_other_updates
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "setting", "suggested"),
+    [
+        ("value_loss", "rises", "update_policy.critic.learning_rate", "0.0033"),
+        ("explained_variance", "nothing", "update_policy.critic.learning_rate", "0.03"),
+        (
+            "explained_variance",
+            "worse than nothing",
+            "update_policy.critic.learning_rate",
+            "0.0033",
+        ),
+        ("pairs_few", "all alike", "prepare_prompts.prefer", "informative"),
+        ("pairs_few", "a gap that most lack", "compute_advantages.estimator.min_gap", "0.25"),
+    ],
+)
+def test_what_is_changed_for_pairs_and_critics(
+    project: Path, check: str, name: str, setting: str, suggested: str
+) -> None:
+    [found] = said(check, FIRES[check][name]())
+    assert (found.change.setting, found.change.suggested) == (f"recipes.grpo.{setting}", suggested)
+
+
+def test_a_reference_to_move_on_to(project: Path) -> None:
+    [found] = said("pairs_easy", FIRES["pairs_easy"]["decided"]())
+    assert (found.iterations, found.change.setting) == (KEYS[1:], "iterations.i0003.reference")
+    assert found.change.now == "i0000" and found.change.suggested.startswith("i0002, ")
 
 
 @pytest.mark.parametrize("name", presets())

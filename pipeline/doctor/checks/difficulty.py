@@ -1,6 +1,7 @@
 """difficulty: prompts that the policy always solves, or never.
 
-A group whose answers all have the highest reward of the run, or all the lowest, has advantages of 0.
+A group whose answers all have the highest reward of the run, or all the lowest, has advantages of 0. One answer alone
+says nothing of its prompt, so groups of one do not count: of PPO with one answer to a prompt nothing is said.
 """
 
 from __future__ import annotations
@@ -96,10 +97,10 @@ class Difficulty(Check):
 
 
 def _flat(reading: Reading, rollouts: Rollouts, end: float) -> _Flat:
-    first = rollouts.first_of_group
     group = rollouts.by_group
+    first = rollouts.first_of_group[group.count[rollouts.first_of_group] > 1]
     flat = ~group.spread[first] & np.isclose(group.mean[first], end)
-    example = rollouts.group_ids[int(flat.argmax())] if flat.any() else ""
+    example = rollouts.group_ids[rollouts.groups[first[flat.argmax()]]] if flat.any() else ""
     return _Flat(reading, mean_of(flat.astype(np.float64)), len(first), example)
 
 

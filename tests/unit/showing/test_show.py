@@ -431,3 +431,49 @@ def test_from_a_folder_below_the_project(looked_at: Path, monkeypatch: pytest.Mo
     found = CliRunner().invoke(rollbook, ["show", "i0002"]).exception
     assert isinstance(found, RollbookError)
     assert f"no params.yaml and no artifacts/ in {Path.cwd()}" in found.message
+
+
+def test_a_rollout_names_its_pairs(looked_at: Path) -> None:
+    group, rollout = names()["group"], names()["rollout"]
+    prompt = show(group, "--json")
+    assert "Pairs" not in show(rollout) and facts(rollout)["partners"] == []
+    other = f"{group}/05"
+    pair = {
+        "pair_id": f"{rollout}-05",
+        "group_id": group,
+        "prompt_id": json.loads(prompt)["prompt"]["prompt_id"],
+        "iteration": "i0002",
+        "chosen_id": rollout,
+        "rejected_id": other,
+        "chosen_reward": 1.0,
+        "rejected_reward": 0.25,
+    }
+    table = pa.Table.from_pylist([pair])
+    write_table(schema_of("pairs").build({name: table[name] for name in pair}), "pairs", "i0002")
+    [better], [worse] = facts(rollout)["partners"], facts(other)["partners"]
+    assert better == {
+        "pair_id": pair["pair_id"],
+        "chosen": True,
+        "rollout_id": other,
+        "own_reward": 1.0,
+        "reward": 0.25,
+    }
+    assert not worse["chosen"] and worse["rollout_id"] == rollout and worse["reward"] == 1.0
+    assert "chosen over" in show(rollout) and "rejected for" in show(other)
+    assert facts(f"{group}/01")["partners"] == []
+
+
+def test_values_and_returns_stand_beside_their_tokens(looked_at: Path) -> None:
+    rollout = names()["rollout"]
+    assert "return" not in show(rollout).partition("Reward")[0]
+    place = pq.read_table(path_of("rollouts", "i0002"))["rollout_id"].to_pylist().index(rollout)
+    lengths = pa.compute.list_value_length(
+        pq.read_table(path_of("rollouts", "i0002"))["completion_token_ids"]
+    ).to_pylist()
+    returns = [[0.5 + row] * length for row, length in enumerate(lengths)]
+    edit("advantages", "i0002", token_returns=returns)
+    found = facts(rollout)["tokens"]
+    assert {token["token_return"] for token in found} == {0.5 + place}
+    assert {token["value"] for token in found} == {None}
+    said = show(rollout).partition("Reward")[0]
+    assert "return" in said and f"{0.5 + place:.4f}" in said and "value" not in said

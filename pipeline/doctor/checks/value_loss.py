@@ -1,0 +1,72 @@
+"""value_loss: a critic whose loss does not fall from iteration to iteration.
+
+    relative loss = value_loss / (½ Var(R))        R: the returns of the iteration's tokens
+
+½ Var(R) is the loss of the best constant. A policy that learns changes the returns and with them the plain loss, so
+losses of different iterations are compared in this measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat
+
+from pipeline.config import Share
+from pipeline.doctor.checks.base import Check, change_of, rounded
+from pipeline.doctor.finding import Finding
+from pipeline.doctor.iteration import Reading
+from pipeline.doctor.readings import Readings
+from pipeline.doctor.statistics import first_and_last
+
+NEEDED = ("value_loss", "returns/std")
+SLOWER = 3.0
+
+
+class ValueLoss(Check):
+    """A value loss that does not fall.
+
+    Attributes:
+        after: iterations before this is asked: two say nothing of where the loss goes.
+        fall: share of the relative loss of the first third of the iterations that the last third should be below it.
+        good: relative loss that need not fall any further; four fifths of what differs between tokens are explained.
+    """
+
+    after: Annotated[int, Field(ge=2)] = 3
+    fall: Share = 0.05
+    good: NonNegativeFloat = 0.2
+
+    def __call__(self, run: Readings) -> Iterator[Finding]:
+        measured = [
+            each
+            for each in run.having(*NEEDED)
+            if each.recipe.update_policy.critic is not None and each.metrics["returns/std"] > 0
+        ]
+        if len(measured) < self.after:
+            return
+        first, last = first_and_last(measured)
+        before, after = (fmean(map(_relative, part)) for part in (first, last))
+        if after <= max(self.good, (1 - self.fall) * before):
+            return
+        rate = last[-1].recipe.update_policy.critic_learning_rate
+        yield self.finding(
+            "warning",
+            measured,
+            f"the value loss is {after:.2g} times that of a constant, {before:.2g} times at the beginning",
+            [_evidence(each) for each in dict.fromkeys((*first[:2], *last[-2:]))],
+            "the critic takes steps that are too large, or the policy changes faster than it can follow",
+            change_of(last[-1], "update_policy.critic.learning_rate", rounded(rate / SLOWER)),
+        )
+
+
+def _relative(reading: Reading) -> float:
+    return reading.metrics["value_loss"] / (0.5 * reading.metrics["returns/std"] ** 2)
+
+
+def _evidence(reading: Reading) -> str:
+    return (
+        f"{reading.key}: value_loss {reading.metrics['value_loss']:.3g}, returns/std "
+        f"{reading.metrics['returns/std']:.3g}, relative {_relative(reading):.2g}"
+    )

@@ -1,0 +1,463 @@
+"""What does a critic cost, and what does it buy? GRPO, RLOO, PPO, DPO and others; writes reports/critic.md.
+
+`python -m tests.benchmarks critic` trains the embedded policy with each method and seeds 0 to 2, two at a time, and
+makes one update of SmolLM2 with each; it takes hours. What is done is kept below SCRATCH and not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pipeline.examples
+from pipeline.artifacts import path_of, read_json
+from pipeline.config import BASE_KEY, Params
+from pipeline.plan import load_stage
+from pipeline.stage import Context
+from tests.benchmarks.chains import (
+    LIKE,
+    ROOT,
+    SHIPPED,
+    base_of,
+    keys_of,
+    measured_once,
+    one_thread,
+    raw_settings,
+    with_chains,
+    with_spread,
+)
+from tests.benchmarks.chains import SCRATCH as ALL_SCRATCH
+from tests.benchmarks.tables import markdown
+from tests.in_process import TRAINING_STAGES, run_stage
+
+REPORT = ROOT / "reports" / "critic.md"
+SCRATCH = ALL_SCRATCH / "critic"
+SMOLLM2 = Path(pipeline.examples.__file__).parent / "smollm2.yaml"
+METHODS = {
+    LIKE: "GRPO (shipped recipe)",
+    "dr_grpo": "Dr. GRPO",
+    "rloo": "RLOO",
+    "ppo": "PPO, value head",
+    "ppo_network": "PPO, value network",
+    "dpo": "DPO",
+    "expert_iteration": "expert iteration",
+}
+"""Recipes and what the tables call them."""
+ONE_ANSWER = ("ppo", "ppo_network")
+"""Those that ask one answer to a prompt: of as many prompts as the others have answers."""
+ITERATIONS = 10
+SEEDS = (0, 1, 2)
+SHOWN = (0, 2, 5, 10)
+"""Iterations after which a policy is evaluated; 0 is the base."""
+WORKERS = 2
+SCORE = "eval/heldout/mean_at_4"
+WANTED = 0.1
+"""Gain that every method should have."""
+FLOAT = 4
+"""Bytes of a number in float32, which all of these methods train in here."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method with one seed.
+
+    Attributes:
+        heldout: share of right answers to the held-out prompts, by iteration.
+        rewards: mean training reward of each iteration.
+        explained: explained variance of the returns before each update; empty without a critic.
+        margins: of the pairs of each update; empty without pairs.
+        trained: rollouts that each update was to train on.
+        update_seconds, seconds: of each iteration, the update alone and all of it but the evaluation.
+    """
+
+    name: str
+    seed: int
+    heldout: Mapping[str, float]
+    rewards: Sequence[float]
+    explained: Sequence[float]
+    margins: Sequence[float]
+    trained: Sequence[int]
+    update_seconds: Sequence[float]
+    seconds: Sequence[float]
+
+    @property
+    def gain(self) -> float:
+        """From the base policy to the last."""
+        values = list(self.heldout.values())
+        return values[-1] - values[0]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One update from the base policy: bytes of tensors, and seconds.
+
+    Attributes:
+        policy: weights of the policy.
+        value: weights of the critic, 0 without one.
+        peak: most that is alive in the update.
+        without_critic: the same of the same rollouts and advantages without the critic; `peak` without one.
+        measured: most that is alive where log-probs and values are measured; 0 where nothing is.
+        seconds: of the update, nothing counted beside it.
+    """
+
+    name: str
+    policy: int
+    value: int
+    peak: int
+    without_critic: int
+    measured: int
+    seconds: float
+
+    @property
+    def held(self) -> int:
+        """Weights, gradients and the two moments of AdamW, of policy and critic."""
+        return 4 * (self.policy + self.value)
+
+    @property
+    def policy_activations(self) -> int:
+        """What else the update holds at its peak without the critic."""
+        return self.without_critic - 4 * self.policy
+
+    @property
+    def value_activations(self) -> int:
+        """What else it holds with the critic."""
+        return self.peak - self.held - self.policy_activations
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs what is missing; writes the report if all of it was asked for at its full size."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks critic")
+    parser.add_argument("names", nargs="*", help=f"methods; default: {', '.join(METHODS)}")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--prompts", type=int, help="prompts per iteration, to try things out")
+    parser.add_argument("--without-smollm2", action="store_true")
+    options = parser.parse_args(arguments)
+    names = options.names or list(METHODS)
+    jobs = [
+        (name, seed, options.iterations, options.prompts)
+        for seed in options.seeds
+        for name in names
+    ]
+    with ProcessPoolExecutor(WORKERS, initializer=one_thread) as pool:
+        list(pool.map(_base, options.seeds))
+        runs = list(pool.map(_job, jobs))
+    # Seconds are only comparable if nothing runs beside, so the updates that are weighed come one by one.
+    models = {"embedded policy": SHIPPED}
+    if not options.without_smollm2:
+        models["SmolLM2-135M"] = SMOLLM2
+    costs: dict[str, list[Cost]] = {}
+    with ProcessPoolExecutor(1, max_tasks_per_child=1, initializer=one_thread) as pool:
+        for model, file in models.items():
+            prompts = options.prompts if file == SHIPPED else None
+            costs[model] = list(pool.map(_cost_job, [(file, name, prompts) for name in names]))
+    text = report(runs, costs, options.iterations, options.prompts)
+    print(text)
+    if vars(options) == vars(parser.parse_args([])):
+        REPORT.write_text(text, encoding="utf-8")
+
+
+def params_for(seed: int, iterations: int, prompts: int | None, file: Path = SHIPPED) -> Params:
+    """Settings with every method as a recipe and a chain for each; all sample alike and have as many rollouts."""
+    raw = raw_settings(seed, prompts, file, [name for name in METHODS if name != LIKE])
+    like = raw["recipes"][LIKE]
+    asked = like["prepare_prompts"]["prompts_per_iteration"]
+    for name, recipe in raw["recipes"].items():
+        for setting in ("temperature", "top_p", "top_k"):
+            recipe["generate_rollouts"].pop(setting, None)
+            if setting in like["generate_rollouts"]:
+                recipe["generate_rollouts"][setting] = like["generate_rollouts"][setting]
+        if name in ONE_ANSWER:
+            answers = asked * like["generate_rollouts"]["group_size"]
+            recipe["prepare_prompts"]["prompts_per_iteration"] = answers
+            recipe["generate_rollouts"]["group_size"] = 1
+    return with_chains(raw, iterations)
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+def _base(seed: int) -> Path:
+    return base_of(SCRATCH, params_for(seed, 1, None))
+
+
+def _job(job: tuple[str, int, int, int | None]) -> Run:
+    """One run, or what it said last time."""
+    name, seed, iterations, prompts = job
+    folder = SCRATCH / f"{iterations}x{prompts or 'shipped'}" / f"{name}-seed{seed}"
+    params = params_for(seed, iterations, prompts)
+    run = Run(
+        **measured_once(folder, _base(seed), lambda: asdict(_trained(name, params, iterations)))
+    )
+    print(f"{name} seed {seed}: {run.gain:+.3f} in {sum(run.seconds):.0f} s", flush=True)
+    return run
+
+
+def _trained(name: str, params: Params, iterations: int) -> Run:
+    heldout = {"0": float(read_json(path_of("metrics/evaluate_policy", BASE_KEY))[SCORE])}
+    metrics: list[dict[str, float]] = []
+    seconds: list[dict[str, float]] = []
+    for number, key in enumerate(keys_of(name, iterations), start=1):
+        own: dict[str, float] = {}
+        metrics.append({})
+        for stage in TRAINING_STAGES:
+            began = time.perf_counter()
+            metrics[-1] |= run_stage(stage, key, params).metrics
+            own[stage] = time.perf_counter() - began
+        seconds.append(own)
+        if number in SHOWN or number == iterations:
+            heldout[str(number)] = float(run_stage("evaluate_policy", key, params).metrics[SCORE])
+    rollouts = _rollouts(params, name)
+    return Run(
+        name,
+        params.seed,
+        heldout,
+        [float(each["reward"]) for each in metrics],
+        [float(each["explained_variance"]) for each in metrics if "explained_variance" in each],
+        [float(each["rewards/margins"]) for each in metrics if "rewards/margins" in each],
+        [round((1 - each["frac_rows_not_kept"]) * rollouts) for each in metrics],
+        [each["update_policy"] for each in seconds],
+        [sum(each.values()) for each in seconds],
+    )
+
+
+def _rollouts(params: Params, name: str) -> int:
+    recipe = params.recipes[name]
+    return recipe.prepare_prompts.prompts_asked * recipe.generate_rollouts.group_size
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def _cost_job(job: tuple[Path, str, int | None]) -> Cost:
+    """One method weighed, or what it said last time."""
+    file, name, prompts = job
+    scratch = SCRATCH / f"cost-{file.stem}"
+    params = params_for(0, 1, prompts, file)
+    base = base_of(scratch, params, evaluated=False)
+    folder = scratch / f"{prompts or 'shipped'}" / name
+    return Cost(**measured_once(folder, base, lambda: asdict(_cost(name, params))))
+
+
+def _cost(name: str, params: Params) -> Cost:
+    from pipeline.training.critic_state import WEIGHTS_FILE
+    from tests.benchmarks.live_tensors import LiveTensors
+
+    [key] = keys_of(name, 1)
+    *before, last = TRAINING_STAGES
+    measured = 0
+    for stage in before:
+        with LiveTensors() as memory:
+            run_stage(stage, key, params)
+        if stage == "measure_logprobs":
+            measured = memory.peak
+    began = time.perf_counter()
+    run_stage(last, key, params)
+    seconds = time.perf_counter() - began
+    values = path_of("values", key) / WEIGHTS_FILE
+    with_critic = params.recipes[name].update_policy.critic is not None
+    peak = _peak(key, params, critic=True)
+    return Cost(
+        name,
+        _weights(path_of("policies", key) / "model.safetensors"),
+        _weights(values) if with_critic else 0,
+        peak,
+        _peak(key, params, critic=False) if with_critic else peak,
+        measured,
+        seconds,
+    )
+
+
+def _peak(key: str, params: Params, critic: bool) -> int:
+    """Most bytes of tensors that the update holds, with or without its critic; nothing is written."""
+    from tests.benchmarks.live_tensors import LiveTensors
+
+    stage = load_stage("update_policy")
+    settings = stage.settings.of(params, key)
+    if not critic:
+        update = settings.update.model_copy(update={"critic": None})  # type: ignore[attr-defined]
+        settings = settings.model_copy(update={"update": update})
+    inputs = stage.read(key, params)
+    with LiveTensors() as memory:
+        stage.run(settings, inputs, Context(key, params.runtime, "update_policy"))
+    return memory.peak
+
+
+def _weights(file: Path) -> int:
+    """Bytes of the tensors of a file in float32."""
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as tensors:
+        shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+    return sum(FLOAT * math.prod(shape) for shape in shapes)
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def report(
+    runs: Sequence[Run],
+    costs: Mapping[str, Sequence[Cost]],
+    iterations: int,
+    prompts: int | None,
+) -> str:
+    """Everything as Markdown."""
+    params = params_for(0, iterations, prompts)
+    seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in runs}))
+    like = params.recipes[LIKE]
+    asked, size = like.prepare_prompts.prompts_asked, like.generate_rollouts.group_size
+    parts = [
+        "# What a critic costs\n\n"
+        "Written by `python -m tests.benchmarks critic`. Every method trains the embedded policy from the same base, "
+        f"on prompts of the same source, for {iterations} iterations, seeds {seeds}. Each has {asked * size} rollouts "
+        f"an iteration, sampled alike: {asked} prompts × {size} answers, and for PPO, which compares an answer with "
+        f"what its critic expects and not with siblings, {asked * size} prompts × 1 answer. Sizes (optimizer steps "
+        f"{like.update_policy.optimizer_steps}, learning rate {like.update_policy.learning_rate:g}) are those of the "
+        "shipped recipe, all else is that of the presets; nothing was tuned for a method.",
+        "## Held-out answers\n\nMean of four samples for each held-out prompt, after so many iterations, ± standard "
+        f"deviation over seeds.\n\n{_learning(runs)}\n\n{_judged(runs)}",
+        f"## Training reward\n\nMean over seeds, by iteration.\n\n{_rewards(runs)}",
+        _evidence(runs),
+        "## Time\n\nSeconds an iteration on the embedded policy, mean over iterations and seeds, two runs side by "
+        f"side on this machine; *all* is without the evaluation.\n\n{_times(runs)}",
+        "## Memory\n\nOne update from the base policy. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
+        "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
+        "counted as they are made and freed; what a kernel takes for itself is not seen. *Activations* are the rest "
+        "of the peak, temporary tensors too; those of the critic are what the peak grows by when the same rollouts and "
+        "advantages are trained on with it, less its own weights, gradients and moments. *Reference*: it is "
+        "measured in a stage of its own before, so the update holds none of it; *measuring* is the peak of that stage.",
+        *(_memory(model, found) for model, found in costs.items()),
+        "## No critic: about half the memory?\n\n"
+        "Textbooks count weights, gradients and moments, and PPO with a value network has twice as many of these.\n\n"
+        + "\n".join(line for model, found in costs.items() for line in _halved(model, found)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    return {name: own for name in METHODS if (own := [run for run in runs if run.name == name])}
+
+
+def _learning(runs: Sequence[Run]) -> str:
+    shown = list(runs[0].heldout)
+    rows = [
+        [
+            METHODS[name],
+            *(with_spread([run.heldout[number] for run in own]) for number in shown),
+            with_spread([run.gain for run in own], signed=True),
+        ]
+        for name, own in _of(runs).items()
+    ]
+    return markdown(["method", *(f"after {number}" for number in shown), "gain"], rows)
+
+
+def _judged(runs: Sequence[Run]) -> str:
+    short = [
+        METHODS[name]
+        for name, own in _of(runs).items()
+        if statistics.mean(run.gain for run in own) < WANTED
+    ]
+    if not short:
+        return f"All of them gain at least {WANTED:g}."
+    return f"Less than {WANTED:g} gain: {', '.join(short)}; see the evidence below."
+
+
+def _rewards(runs: Sequence[Run]) -> str:
+    rows = [
+        [
+            METHODS[name],
+            *(
+                f"{statistics.mean(each):.2f}"
+                for each in zip(*(run.rewards for run in own), strict=True)
+            ),
+        ]
+        for name, own in _of(runs).items()
+    ]
+    return markdown(["method", *map(str, range(1, len(runs[0].rewards) + 1))], rows)
+
+
+def _evidence(runs: Sequence[Run]) -> str:
+    """What each update had to learn from."""
+    rows = []
+    for name, own in _of(runs).items():
+        trained = [
+            statistics.mean(each) for each in zip(*(run.trained for run in own), strict=True)
+        ]
+        rows.append(
+            [
+                METHODS[name],
+                f"{trained[0]:.0f} → {trained[-1]:.0f}",
+                _course([run.explained for run in own]),
+                _course([run.margins for run in own]),
+            ]
+        )
+    head = ["method", "rollouts trained on", "explained variance", "margin of pairs"]
+    return (
+        "## What updates learned from\n\nFirst → last iteration, mean over seeds. A critic that has learned nothing "
+        f"explains 0 of the variance of the returns.\n\n{markdown(head, rows)}"
+    )
+
+
+def _course(values: Sequence[Sequence[float]]) -> str:
+    if not values[0]:
+        return "–"
+    first, last = (statistics.mean(run[place] for run in values) for place in (0, -1))
+    return f"{first:.2f} → {last:.2f}"
+
+
+def _times(runs: Sequence[Run]) -> str:
+    rows = [
+        [
+            METHODS[name],
+            f"{statistics.mean(each for run in own for each in run.update_seconds):.2f}",
+            f"{statistics.mean(each for run in own for each in run.seconds):.2f}",
+        ]
+        for name, own in _of(runs).items()
+    ]
+    return markdown(["method", "update", "all"], rows)
+
+
+def _memory(model: str, costs: Sequence[Cost]) -> str:
+    head = ["method, MiB", "policy: weights", "gradients", "moments", "activations"]
+    head += ["critic: weights", "gradients", "moments", "activations", "peak", "measuring"]
+    rows = [
+        [
+            METHODS[cost.name],
+            *map(_mib, (cost.policy, cost.policy, 2 * cost.policy, cost.policy_activations)),
+            *map(_mib, (cost.value, cost.value, 2 * cost.value, cost.value_activations)),
+            _mib(cost.peak),
+            _mib(cost.measured),
+        ]
+        for cost in costs
+    ]
+    seconds = ", ".join(f"{METHODS[cost.name]} {cost.seconds:.1f}" for cost in costs)
+    return f"### {model}\n\n{markdown(head, rows)}\n\nSeconds of the update alone: {seconds}."
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"
+
+
+def _halved(model: str, costs: Sequence[Cost]) -> list[str]:
+    """GRPO against PPO with each critic, as the textbook counts and as measured."""
+    by_name = {cost.name: cost for cost in costs}
+    if LIKE not in by_name:
+        return []
+    plain = by_name[LIKE]
+    lines = []
+    for name in ONE_ANSWER:
+        if name in by_name:
+            cost = by_name[name]
+            with_reference = (plain.held + plain.policy) / (cost.held + cost.policy)
+            lines.append(
+                f"- {model}, GRPO against {METHODS[name]}: {plain.held / cost.held:.2f} of the weights, gradients and "
+                f"moments ({with_reference:.2f} with a reference beside them); {plain.peak / cost.peak:.2f} of the "
+                f"measured peak; {plain.seconds / cost.seconds:.2f} of the seconds of the update."
+            )
+    return lines
