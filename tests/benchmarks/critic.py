@@ -49,8 +49,10 @@ METHODS = {
     "expert_iteration": "expert iteration",
 }
 """Recipes and what the tables call them."""
-ONE_ANSWER = ("ppo", "ppo_network")
-"""Those that ask one answer to a prompt: of as many prompts as the others have answers."""
+WITH_CRITIC = ("ppo", "ppo_network")
+ANSWERS = 2
+"""Answers to a prompt with a critic: their presets ask one, of as many prompts as the others have rollouts, and the
+training data has fewer prompts than that; an iteration asks none twice."""
 ITERATIONS = 10
 SEEDS = (0, 1, 2)
 SHOWN = (0, 2, 5, 10)
@@ -173,10 +175,10 @@ def params_for(seed: int, iterations: int, prompts: int | None, file: Path = SHI
             recipe["generate_rollouts"].pop(setting, None)
             if setting in like["generate_rollouts"]:
                 recipe["generate_rollouts"][setting] = like["generate_rollouts"][setting]
-        if name in ONE_ANSWER:
-            answers = asked * like["generate_rollouts"]["group_size"]
-            recipe["prepare_prompts"]["prompts_per_iteration"] = answers
-            recipe["generate_rollouts"]["group_size"] = 1
+        if name in WITH_CRITIC:
+            rollouts = asked * like["generate_rollouts"]["group_size"]
+            recipe["prepare_prompts"]["prompts_per_iteration"] = rollouts // ANSWERS
+            recipe["generate_rollouts"]["group_size"] = ANSWERS
     return with_chains(raw, iterations)
 
 
@@ -317,7 +319,8 @@ def report(
         "Written by `python -m tests.benchmarks critic`. Every method trains the embedded policy from the same base, "
         f"on prompts of the same source, for {iterations} iterations, seeds {seeds}. Each has {asked * size} rollouts "
         f"an iteration, sampled alike: {asked} prompts × {size} answers, and for PPO, which compares an answer with "
-        f"what its critic expects and not with siblings, {asked * size} prompts × 1 answer. Sizes (optimizer steps "
+        f"what its critic expects and not with siblings, {asked * size // ANSWERS} prompts × {ANSWERS} answers: its "
+        f"presets ask one, and there are not {asked * size} prompts. Sizes (optimizer steps "
         f"{like.update_policy.optimizer_steps}, learning rate {like.update_policy.learning_rate:g}) are those of the "
         "shipped recipe, all else is that of the presets; nothing was tuned for a method.",
         "## Held-out answers\n\nMean of four samples for each held-out prompt, after so many iterations, ± standard "
@@ -451,7 +454,7 @@ def _halved(model: str, costs: Sequence[Cost]) -> list[str]:
         return []
     plain = by_name[LIKE]
     lines = []
-    for name in ONE_ANSWER:
+    for name in WITH_CRITIC:
         if name in by_name:
             cost = by_name[name]
             with_reference = (plain.held + plain.policy) / (cost.held + cost.policy)

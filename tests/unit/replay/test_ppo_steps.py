@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from pipeline.artifacts import path_of, read_table
+from pipeline.dvc_lock import output_md5s
+from pipeline.params import read_params
+from pipeline.training.critic_state import WEIGHTS_FILE
+from pipeline.verifying.verification import verify
 from tests.in_process import chain_of
-from tests.unit.auditing.finished_run import make
+from tests.unit.auditing.finished_run import copy, lock_says, make
 from tests.unit.auditing.finished_run import settings as finished_settings
 from tests.unit.replay.finished_steps import replay, verdict
 from tests.unit.test_params import ROOT
@@ -50,3 +56,47 @@ def test_all_that_a_critic_has_to_do_with_is_identical(
         found = verdict(f"{stage}@i0002")
         assert found["outcome"] == "identical"
     assert path_of("values", "i0002").as_posix() in [each["path"] for each in found["outputs"]]
+
+
+@pytest.fixture
+def own(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to change at will, as the current folder; the path of the last critic in it."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(copy(finished, tmp_path / "run"))
+    return path_of("values", "i0002")
+
+
+def test_a_flipped_weight_of_the_critic_is_found_and_named(own: Path) -> None:
+    file = own / WEIGHTS_FILE
+    before = _head(file)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x80  # the sign of the last weight
+    file.chmod(0o644)
+    with file.open("r+b") as stream:  # DVC's cache, which is the same file, is changed with it
+        stream.write(content)
+    after = _head(file)
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+    result = replay("update_policy@i0002")
+    assert result.exit_code == 1, result.output
+    assert verdict("update_policy@i0002")["outcome"] == "different"
+    assert "first in tensor head.weight" in result.output
+    assert [each.path for each in verify(read_params()).findings] == [file.as_posix()]
+
+
+def _head(file: Path) -> list[float]:
+    with safe_open(file, "np") as tensors:
+        return [float(each) for each in tensors.get_tensor("head.weight").ravel()]
+
+
+@pytest.mark.parametrize("with_its_md5", [False, True])
+def test_the_critic_of_another_iteration_is_found(own: Path, with_its_md5: bool) -> None:
+    assert verify(read_params()).findings == []
+    earlier = path_of("values", "i0001")
+    if with_its_md5:
+        md5s = output_md5s()
+        lock_says(md5s[own.as_posix()], md5s[earlier.as_posix()])
+    shutil.rmtree(own)
+    shutil.copytree(earlier, own)
+    named = {finding.path for finding in verify(read_params()).findings}
+    assert any(Path(path) == own or own in Path(path).parents for path in named), named
+    assert not any("i0001" in path for path in named)
