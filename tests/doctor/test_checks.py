@@ -495,6 +495,7 @@ SILENT: dict[str, dict[str, Case]] = {
     "pairs_few": {
         "half of them": _paired(HALF + [RIGHT] * GROUPS),
         "few groups": _paired([RIGHT] * 3),
+        "may be chance": _paired([*HALF[:3], *[RIGHT] * (GROUPS - 3)]),
         "no pairs wanted": _rewards([RIGHT] * GROUPS),
     },
     "pairs_easy": {
