@@ -283,7 +283,7 @@ def _peak(key: str, params: Params, critic: bool) -> int:
     stage = load_stage("update_policy")
     settings = stage.settings.of(params, key)
     if not critic:
-        update = settings.update.model_copy(update={"critic": None})  # type: ignore[attr-defined]
+        update = settings.update.model_copy(update={"critic": None})
         settings = settings.model_copy(update={"update": update})
     inputs = stage.read(key, params)
     with LiveTensors() as memory:
