@@ -279,7 +279,7 @@ def test_what_is_not_here_is_no_fault(run: Path) -> None:
     assert "only in the workspace: artifacts/rollouts/i0001.parquet" in found.notes[2]
     alone = CliRunner().invoke(rollbook, ["verify", "--fast"])
     assert alone.exit_code == 0
-    assert alone.output.strip().endswith(": 98 as recorded, 1 not on this machine")
+    assert alone.output.strip().endswith(": 105 as recorded, 1 not on this machine")
     complete = CliRunner().invoke(rollbook, ["verify", "--fast", "--complete"])
     assert complete.exit_code == 1
     assert complete.output.strip().endswith(": 1 finding")
@@ -436,7 +436,7 @@ def test_sealed_and_pruned(run: Path) -> None:
     assert not Path("artifacts/policies/i0002").exists()
     found = verified()
     assert (found.findings, found.absent) == ([], [])
-    assert found.notes[0].startswith("2 outputs are pruned by sealing: artifacts/")
+    assert found.notes[0].startswith("3 outputs are pruned by sealing: artifacts/")
     shown = CliRunner().invoke(rollbook, ["status"]).output
     assert "sealed: i0001-i0002, 2 iterations; policies kept: i0001" in shown
     assert "nothing is left to do" in shown
