@@ -331,7 +331,8 @@ def report(
         "## Memory\n\nOne update from the base policy. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
         "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
         "counted as they are made and freed; what a kernel takes for itself is not seen. *Activations* are the rest "
-        "of the peak, temporary tensors too; those of the critic are what the peak grows by when the same rollouts and "
+        "of the peak, temporary tensors too: gradients are made while activations are freed, so what fits into their "
+        "place is not seen. Those of the critic are what the peak grows by when the same rollouts and "
         "advantages are trained on with it, less its own weights, gradients and moments. *Reference*: it is "
         "measured in a stage of its own before, so the update holds none of it; *measuring* is the peak of that stage.",
         *(_memory(model, found) for model, found in costs.items()),
