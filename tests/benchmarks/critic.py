@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ class Run:
         explained: explained variance of the returns before each update; empty without a critic.
         margins: of the pairs of each update; empty without pairs.
         trained: rollouts that each update was to train on.
-        update_seconds, seconds: of each iteration, the update alone and all of it but the evaluation.
+        update_seconds, seconds: of a processor in each iteration, the update alone and all of it but the evaluation.
     """
 
     name: str
@@ -210,9 +211,9 @@ def _trained(name: str, params: Params, iterations: int) -> Run:
         own: dict[str, float] = {}
         metrics.append({})
         for stage in TRAINING_STAGES:
-            began = time.perf_counter()
+            began = _processor_seconds()
             metrics[-1] |= run_stage(stage, key, params).metrics
-            own[stage] = time.perf_counter() - began
+            own[stage] = _processor_seconds() - began
         seconds.append(own)
         if number in SHOWN or number == iterations:
             heldout[str(number)] = float(run_stage("evaluate_policy", key, params).metrics[SCORE])
@@ -228,6 +229,11 @@ def _trained(name: str, params: Params, iterations: int) -> Run:
         [each["update_policy"] for each in seconds],
         [sum(each.values()) for each in seconds],
     )
+
+
+def _processor_seconds() -> float:
+    """Of this process and those that it has ended: the same beside another run as alone."""
+    return sum(os.times()[:4])
 
 
 def _rollouts(params: Params, name: str) -> int:
@@ -326,8 +332,8 @@ def report(
         f"deviation over seeds.\n\n{_learning(runs)}\n\n{_judged(runs)}",
         f"## Training reward\n\nMean over seeds, by iteration.\n\n{_rewards(runs)}",
         _evidence(runs),
-        "## Time\n\nSeconds an iteration on the embedded policy, mean over iterations and seeds, two runs side by "
-        f"side on this machine; *all* is without the evaluation.\n\n{_times(runs)}",
+        "## Time\n\nSeconds of one processor an iteration on the embedded policy, mean over iterations and seeds; *all* is "
+        f"without the evaluation.\n\n{_times(runs)}",
         "## Memory\n\nOne update from the base policy. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
         "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
         "counted as they are made and freed; what a kernel takes for itself is not seen. *Activations* are the rest "

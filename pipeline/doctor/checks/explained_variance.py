@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from pydantic import NonNegativeFloat, PositiveInt
 
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 
 METRIC = "explained_variance"
 FASTER, SLOWER = 3.0, 3.0
@@ -32,7 +32,7 @@ class ExplainedVariance(Check):
     after: PositiveInt = 2
     wild: NonNegativeFloat = 0.1
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         learned = [
             each for each in run.having(METRIC) if each.recipe.update_policy.critic is not None
         ][self.after :]

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pydantic import PositiveFloat
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 
 ACCURACIES, MARGINS = "rewards/accuracies", "rewards/margins"
 FADING = ("sigmoid", "hinge", "robust", "exo_pair")
@@ -36,7 +36,7 @@ class PairsEasy(Check):
     accuracies: Share = 0.95
     margins: PositiveFloat = 3.0
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         judged = [each for each in run.having(ACCURACIES, MARGINS) if _is_judged(each, run)]
         found = [
             each
@@ -64,7 +64,7 @@ class PairsEasy(Check):
         )
 
 
-def _is_judged(reading: Reading, run: Readings) -> bool:
+def _is_judged(reading: Reading, run: ChainReading) -> bool:
     update = reading.recipe.update_policy
     return (
         update.loss.needs_pairs
@@ -74,5 +74,5 @@ def _is_judged(reading: Reading, run: Readings) -> bool:
     )
 
 
-def _previous(reading: Reading, run: Readings) -> str:
+def _previous(reading: Reading, run: ChainReading) -> str:
     return run.params.every_iteration[reading.key].previous

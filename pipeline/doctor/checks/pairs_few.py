@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import mean_of
 from pipeline.evaluation import Estimate
@@ -39,7 +39,7 @@ class PairsFew(Check):
 
     least: Share = 0.2
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         every = [_paired(*each) for each in run.scored if _makes_pairs(*each)]
         found = [each for each in every if each.share.high < self.least]
         if not found:

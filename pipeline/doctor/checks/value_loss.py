@@ -15,10 +15,10 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from pipeline.config import Share
+from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
-from pipeline.doctor.readings import Readings
 from pipeline.doctor.statistics import first_and_last
 
 NEEDED = ("value_loss", "returns/std")
@@ -38,7 +38,7 @@ class ValueLoss(Check):
     fall: Share = 0.05
     good: NonNegativeFloat = 0.2
 
-    def __call__(self, run: Readings) -> Iterator[Finding]:
+    def __call__(self, run: ChainReading) -> Iterator[Finding]:
         measured = [
             each
             for each in run.having(*NEEDED)
