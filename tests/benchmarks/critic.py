@@ -332,7 +332,7 @@ def report(
         f"deviation over seeds.\n\n{_learning(runs)}\n\n{_judged(runs)}",
         f"## Training reward\n\nMean over seeds, by iteration.\n\n{_rewards(runs)}",
         _evidence(runs),
-        "## Time\n\nSeconds of one processor an iteration on the embedded policy, mean over iterations and seeds; *all* is "
+        "## Time\n\nProcessor seconds an iteration on the embedded policy, mean over iterations and seeds; *all* is "
         f"without the evaluation.\n\n{_times(runs)}",
         "## Memory\n\nOne update from the base policy. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
         "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
