@@ -333,7 +333,8 @@ def report(
         f"## Training reward\n\nMean over seeds, by iteration.\n\n{_rewards(runs)}",
         _evidence(runs),
         "## Time\n\nProcessor seconds an iteration on the embedded policy, mean over iterations and seeds; *all* is "
-        f"without the evaluation.\n\n{_times(runs)}",
+        "without the evaluation. *Epochs*: how often an update goes over its rollouts, as the preset says.\n\n"
+        f"{_times(runs, params)}",
         "## Memory\n\nOne update from the base policy. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
         "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
         "counted as they are made and freed; what a kernel takes for itself is not seen. *Activations* are the rest "
@@ -420,16 +421,17 @@ def _course(values: Sequence[Sequence[float]]) -> str:
     return f"{first:.2f} → {last:.2f}"
 
 
-def _times(runs: Sequence[Run]) -> str:
+def _times(runs: Sequence[Run], params: Params) -> str:
     rows = [
         [
             METHODS[name],
+            str(params.recipes[name].update_policy.epochs),
             f"{statistics.mean(each for run in own for each in run.update_seconds):.2f}",
             f"{statistics.mean(each for run in own for each in run.seconds):.2f}",
         ]
         for name, own in _of(runs).items()
     ]
-    return markdown(["method", "update", "all"], rows)
+    return markdown(["method", "epochs", "update", "all"], rows)
 
 
 def _memory(model: str, costs: Sequence[Cost]) -> str:
