@@ -123,12 +123,15 @@ class AdvantageEstimator(Component):
     """Whether it reads `greedy_rewards`."""
     needs_steps: ClassVar[bool] = False
     """Whether it reads `step_ends` and `step_rewards`."""
-    needs_siblings: ClassVar[bool] = True
-    """Whether an answer is compared with others of its group: a group of equal rewards then carries no signal."""
     reads_total: ClassVar[bool] = True
     """Whether the total reward, with a KL penalty or a clip in it, reaches its advantages."""
     needs_values: ClassVar[bool] = False
     """Whether it reads `values`."""
+
+    @property
+    def needs_siblings(self) -> bool:
+        """Whether an answer is compared with others of its group: a group of equal rewards then carries no signal."""
+        return True
 
     @property
     def needs_draws(self) -> bool:

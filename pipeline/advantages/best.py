@@ -6,8 +6,9 @@ Expert iteration (arXiv 1705.08439), for language models STaR (arXiv 2203.14465)
 sampling fine-tuning (RFT, arXiv 2308.01825: `keep: null, distinct: true` with the reward of a right answer as
 `min_reward`) and ReST-EM (arXiv 2312.06585). Against GRPO: nothing is learned from an answer that was worse, and a
 prompt that is always solved weighs as much as any other. Without `min_reward` the best of a group that is wrong
-throughout would be imitated too, so a group of equal rewards then gives nothing. Answers without a reward or without
-tokens to train on are never chosen; of equal rewards the first answers are taken.
+throughout would be imitated too, so a group of equal rewards then gives nothing. A reward that misses `min_reward` by
+rounding reaches it: 0.7 + 0.2 + 0.1 is less than 1. Answers without a reward or without tokens to train on are never
+chosen; of equal rewards the first answers are taken.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydantic import PositiveInt, model_validator
 
 from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
 from pipeline.advantages.kl_reward import refuse_choice_by_penalty
-from pipeline.advantages.moments import any_of_group, moments_of
+from pipeline.advantages.moments import NOISE, any_of_group, moments_of
 from pipeline.errors import ArtifactError
 from pipeline.ragged import IntArray
 from pipeline.signals import Signal
@@ -36,7 +37,6 @@ class Best(AdvantageEstimator):
     """
 
     makes: ClassVar[Signal] = "choices"
-    needs_siblings: ClassVar[bool] = False
 
     keep: PositiveInt | None = 1
     min_reward: float | None = None
@@ -49,6 +49,11 @@ class Best(AdvantageEstimator):
                 "keep: null takes every answer at or above min_reward, and there is none; set min_reward, or keep: 1"
             )
         return self
+
+    @property
+    def needs_siblings(self) -> bool:
+        """See `AdvantageEstimator.needs_siblings`: without a bound only the others say which is best."""
+        return self.min_reward is None
 
     @property
     def needs_texts(self) -> bool:
@@ -64,7 +69,7 @@ class Best(AdvantageEstimator):
         """
         refuse_choice_by_penalty(inputs, "best")
         group = moments_of(inputs.rewards, inputs.groups, 0)
-        enough = group.spread if self.min_reward is None else inputs.rewards >= self.min_reward
+        enough = group.spread if self.min_reward is None else _reached(inputs, self.min_reward)
         chosen = np.zeros(len(inputs.rewards), bool)
         chosen[self._ranked(inputs, inputs.scorable & (inputs.lengths > 0) & enough)] = True
         informative = any_of_group(chosen, inputs.groups)
@@ -84,3 +89,8 @@ class Best(AdvantageEstimator):
         labels = inputs.groups[rows]
         place = np.arange(len(rows)) - np.searchsorted(labels, labels)
         return rows if self.keep is None else rows[place < self.keep]
+
+
+def _reached(inputs: AdvantageInputs, bound: float) -> NDArray[np.bool_]:
+    """[B] rewards at or above a bound, or below it by rounding alone."""
+    return inputs.rewards >= bound - NOISE * abs(bound)

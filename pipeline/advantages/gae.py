@@ -5,9 +5,10 @@
     returns[i,t] = A[i,t] + V[i,t], of A before whitening: what a value loss regresses on
 
 GAE, arXiv 1506.02438 eq. 16; PPO, arXiv 1707.06347; verl `gae` and its defaults. Against GRPO: the baseline is learned
-and stands at every token, and no group is needed. After the last token V is 0. Masked tokens inside a completion are
-skipped: V[i,t+1] and A[i,t+1] are those of the next trained-on token. Rows without a reward get 0 and are left out of
-mean and variance, and have no returns.
+and stands at every token, and no group is needed. After the last token V is 0, also where a completion was cut off at
+the limit: nothing is bootstrapped, as in verl. Masked tokens inside a completion are skipped: V[i,t+1] and A[i,t+1] are
+those of the next trained-on token. Rows without a reward get 0 and are left out of mean and variance, and have no
+returns.
 """
 
 from __future__ import annotations

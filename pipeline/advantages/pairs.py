@@ -59,10 +59,11 @@ class Pairs(AdvantageEstimator):
             ConfigError: if there is a KL penalty in the rewards.
         """
         refuse_choice_by_penalty(inputs, "pairs")
-        if self.needs_draws and inputs.draws is None:
+        draws = inputs.draws if self.needs_draws else None
+        if self.needs_draws and draws is None:
             raise ArtifactError("pairs needs random numbers of the rollouts, and there are none")
         found = [
-            members[self._of_group(inputs.rewards[members], _at(inputs.draws, members))]
+            members[self._of_group(inputs.rewards[members], _at(draws, members))]
             for members in _groups(inputs)
         ]
         pairs: IntArray = np.concatenate([np.empty((0, 2), np.int64), *found])
@@ -87,7 +88,8 @@ class Pairs(AdvantageEstimator):
             draws: their random numbers, where one of a pair is drawn.
         """
         gaps = rewards[:, None] - rewards
-        better = (gaps > NOISE * np.abs(rewards).max()) & (gaps >= self.min_gap)
+        noise = NOISE * np.abs(rewards).max()  # 0.7 − 0.2 is less than 0.5
+        better = (gaps > noise) & (gaps >= self.min_gap - noise)
         if self.pairing == "all":
             return np.argwhere(better)
         best = int(rewards.argmax())

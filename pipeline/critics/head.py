@@ -10,7 +10,7 @@ into the policy's weights, by the policy's optimizer: one network with two heads
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pydantic import PositiveFloat
 
@@ -29,6 +29,10 @@ class Head(Critic):
 
     coef: PositiveFloat = 0.1
     detach: bool = False
+
+    def as_read(self) -> Self:
+        """See `Critic.as_read`: where a gradient goes is a matter of training too."""
+        return super().as_read().model_copy(update={"detach": False})
 
     def backbone(self, policy: Path, device: torch.device) -> None:  # noqa: ARG002
         """None: the policy's."""

@@ -196,7 +196,7 @@ class CriticUpdate:
         self._window = _Window(
             rows=max(int((tokens > 0).sum()), 1),
             tokens=int(tokens.sum()),
-            groups=len(np.unique(groups[tokens > 0])),
+            groups=max(len(np.unique(groups[tokens > 0])), 1),
             group_tokens=of_group.astype(np.int64),
         )
         self._sums.zero_()

@@ -297,9 +297,10 @@ def _decided(
 
 
 DPO = {f"{GRPO}compute_advantages__estimator": "pairs", LOSS: "dpo"}
+CRITIC = f"{GRPO}update_policy__critic"
 PPO = {
     f"{GRPO}compute_advantages__estimator": "gae",
-    f"{GRPO}update_policy__critic": {"name": "head", "learning_rate": 0.01},
+    CRITIC: {"name": "head", "learning_rate": 0.01},
 }
 NEAR = [[1.0, 0.9, 1.0, 0.9]] * GROUPS
 ALONE = [[1.0]] * GROUPS + [[0.0]]
@@ -475,6 +476,7 @@ SILENT: dict[str, dict[str, Case]] = {
     "zero_signal": {
         "as the rewards say": _rewards([RIGHT] * 15 + [[1.0, 1.0, 1.0, 0.0]] * 5),
         "few groups": _rewards([RIGHT, WRONG] * 2),
+        "a critic, to which equal rewards say something": _rewards([RIGHT, WRONG] * 10, **PPO),
     },
     "difficulty": {
         "half of them": _rewards([RIGHT] * 10 + HALF),
@@ -487,6 +489,10 @@ SILENT: dict[str, dict[str, Case]] = {
         "is low": _settings(_metrics("value_loss", 0.01, 0.01, 0.01, returns__std=0.4), **PPO),
         "two iterations": _settings(_metrics("value_loss", 0.1, 0.2, returns__std=0.4), **PPO),
         "no critic any more": _metrics("value_loss", 0.1, 0.11, 0.2, returns__std=0.4),
+        "a sum over tokens": _settings(
+            _metrics("value_loss", 40.0, 41.0, 42.0, returns__std=0.4),
+            **{**PPO, CRITIC: {"name": "head", "learning_rate": 0.01, "aggregation": "token_sum"}},
+        ),
     },
     "explained_variance": {
         "learns": _settings(_metrics("explained_variance", 0.0, 0.2, 0.4), **PPO),

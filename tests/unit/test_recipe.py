@@ -150,7 +150,10 @@ def test_estimators_get_what_they_read() -> None:
     ppo = _recipe(
         generate_rollouts={"group_size": 1},
         compute_advantages={"estimator": "gae"},
-        update_policy={"critic": {"name": "head", "learning_rate": 0.1}},
+        update_policy={
+            "critic": {"name": "head", "learning_rate": 0.1},
+            "old_logprobs": "sampling",  # values are measured beside the policy whatever the ratio needs
+        },
     )
     assert ppo.needs_old and ppo.measured_critic is not None
     assert ppo.measured_critic.learning_rate is None

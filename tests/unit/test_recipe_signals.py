@@ -88,6 +88,13 @@ def test_nothing_is_corrected_by_itself_where_it_does_not_matter_who_wrote() -> 
     assert recipe(BEST, {"loss": "sft", **other}).rollout_correction is None
 
 
+def test_the_best_of_one_answer_needs_a_bound() -> None:
+    alone: dict[str, Any] = {"generate_rollouts": {"group_size": 1}}
+    with pytest.raises(ValidationError, match="group_size must be at least 2: estimator best"):
+        recipe(BEST, {"loss": "sft"}, **alone)
+    recipe({"estimator": {"name": "best", "min_reward": 1.0}}, {"loss": "sft"}, **alone)
+
+
 def test_what_is_suggested_exists_and_fits() -> None:
     for signal, name in ESTIMATORS.items():
         assert build("advantages", name).makes == signal  # type: ignore[attr-defined]
@@ -102,7 +109,7 @@ def test_in_numbers() -> None:
     short, long = token_weights(dpo)
     assert short == pytest.approx(long) == pytest.approx(0.05)
     assert len(pushes(grpo, 1.0)) == 6
-    assert example_advantages(dpo, [0.8, 0.3, 0.6, 0.3]) == [1, -1, 0, 0]
+    assert example_advantages(dpo, [0.8, 0.6, 0.3, 0.3]) == [1, 0, -1, 0]
     drawn = recipe({"estimator": {"name": "pairs", "pairing": "best_random"}}, {"loss": "dpo"})
     assert example_advantages(drawn, [0.8, 0.3, 0.6, 0.3]) == [1, -1, 0, 0]
     distinct = {"estimator": {"name": "best", "distinct": True}}

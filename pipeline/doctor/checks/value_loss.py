@@ -2,8 +2,9 @@
 
     relative loss = value_loss / (½ Var(R))        R: the returns of the iteration's tokens
 
-½ Var(R) is the loss of the best constant. A policy that learns changes the returns and with them the plain loss, so
-losses of different iterations are compared in this measure.
+½ Var(R) is the loss of the best constant, a mean over tokens, so critics with another aggregation are not judged. A
+policy that learns changes the returns and with them the plain loss, so losses of different iterations are compared in
+this measure.
 """
 
 from __future__ import annotations
@@ -39,11 +40,7 @@ class ValueLoss(Check):
     good: NonNegativeFloat = 0.2
 
     def __call__(self, run: ChainReading) -> Iterator[Finding]:
-        measured = [
-            each
-            for each in run.having(*NEEDED)
-            if each.recipe.update_policy.critic is not None and each.metrics["returns/std"] > 0
-        ]
+        measured = [each for each in run.having(*NEEDED) if _is_comparable(each)]
         if len(measured) < self.after:
             return
         first, last = first_and_last(measured)
@@ -59,6 +56,12 @@ class ValueLoss(Check):
             "the critic takes steps that are too large, or the policy changes faster than it can follow",
             change_of(last[-1], "update_policy.critic.learning_rate", rounded(rate / SLOWER)),
         )
+
+
+def _is_comparable(reading: Reading) -> bool:
+    critic = reading.recipe.update_policy.critic
+    mean_over_tokens = critic is not None and critic.aggregation == "token_mean"
+    return mean_over_tokens and reading.metrics["returns/std"] > 0
 
 
 def _relative(reading: Reading) -> float:

@@ -4,7 +4,8 @@
 
 That is the share of groups whose G rewards are all equal if every prompt were as hard as the average one. Prompts
 differ, so the stored share is above it; far above it the prompts are of two kinds, solved ones and hopeless ones, and
-most of the generation goes into groups that teach nothing.
+most of the generation goes into groups that teach nothing. Where an answer is not compared with its siblings, as with a
+critic, equal rewards teach too, and nothing is said.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ZeroSignal(Check):
     serious: Share = 0.9
 
     def __call__(self, run: ChainReading) -> Iterator[Finding]:
-        every = [_silence(reading, rollouts) for reading, rollouts in run.scored]
+        every = [_silence(*each) for each in run.scored if _compares_siblings(each[0])]
         found = [each for each in every if each.share.low > each.expected + self.margin]
         if not found:
             return
@@ -67,6 +68,10 @@ class ZeroSignal(Check):
             "one answer to each (checks diversity and repeated_samples)",
             _change(found[-1]),
         )
+
+
+def _compares_siblings(reading: Reading) -> bool:
+    return reading.recipe.compute_advantages.estimator.needs_siblings
 
 
 def _silence(reading: Reading, rollouts: Rollouts) -> _Silence:

@@ -43,6 +43,9 @@ def test_a_bound_says_what_is_right() -> None:
         "with a bound, a group that is right throughout counts"
     )
     assert chosen(keep=None, min_reward=2.0) == []
+    assert chosen([0.7 + 0.2 + 0.1, 1 - 1e-6, 0.0, 0.0], keep=None, min_reward=1.0) == [0], (
+        "rounding leaves nothing out"
+    )
 
 
 def test_equal_texts_count_once_in_a_group() -> None:

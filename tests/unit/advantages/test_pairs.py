@@ -45,6 +45,7 @@ def test_all_pairs_and_the_share_that_an_answer_wins() -> None:
 def test_a_gap_is_at_least_min_gap() -> None:
     inputs = advantage_inputs([0.0, 0.25, 0.75, 1.0])
     assert made(Pairs(pairing="all", min_gap=0.75), inputs)[0] == [[2, 0], [3, 0], [3, 1]]
+    assert made(Pairs(min_gap=0.5), advantage_inputs([0.7, 0.2]))[0] == [[0, 1]], "by rounding less"
     pairs, outputs = made(Pairs(min_gap=1.5), inputs)
     assert pairs == [] and not outputs.informative.any()
 
@@ -57,6 +58,8 @@ def test_best_against_a_drawn_one_that_is_worse() -> None:
         "rows 0 and 3 are not worse, row 2 has the smallest draw of the others"
     )
     assert made(Pairs(pairing="best_random", min_gap=0.4), _with(inputs, 1 - draws))[0] == [[0, 1]]
+    assert made(Pairs(), _with(inputs, draws))[0] == [[0, 2]]
+    assert made(Pairs(), _with(inputs, 1 - draws))[0] == [[0, 2]], "only best_random draws"
     with pytest.raises(ArtifactError, match="pairs needs random numbers"):
         Pairs(pairing="best_random")(inputs)
 

@@ -36,6 +36,7 @@ def test_measuring_does_not_notice_how_it_learns(name: str) -> None:
     )
     assert changed != _critic(name=name)
     assert changed.as_read() == _critic(name=name).as_read()
+    assert _critic(name="head", detach=True).as_read() == _critic(name="head").as_read()
 
 
 def test_a_learning_rate_that_nobody_chose_is_pointed_out() -> None:

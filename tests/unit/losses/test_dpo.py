@@ -20,7 +20,8 @@ from tests.unit.losses.inputs import gradient, loss_inputs
 POLICY = [[-1.0, -0.5, -2.0], [-0.3, -0.7, 0.0], [-1.5, 0.0, 0.0], [-0.2, -0.4, -0.6]]
 REF = [[-1.2, -0.4, -1.0], [-0.1, -0.9, 0.0], [-1.0, 0.0, 0.0], [-0.3, -0.3, -0.3]]
 MASK = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
-PAIRS = [[0, 1], [3, 2], [0, 2]]
+PAIRS = [[0, 1], [3, 2], [1, 2]]
+"""Their chosen answers have 8 tokens, all answers 9."""
 VARIANTS: list[dict[str, Any]] = [
     {"variant": "sigmoid"},
     {"variant": "sigmoid", "ld_alpha": 0.3},

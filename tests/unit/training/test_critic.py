@@ -220,6 +220,61 @@ def test_the_loss_is_the_mean_over_all_tokens_with_returns(folder: Path) -> None
     assert metrics["value_clip_ratio"] == 0
 
 
+@pytest.mark.parametrize("aggregation", ["token_mean", "row_mean", "group_mean"])
+def test_denominators_count_what_teaches(folder: Path, aggregation: str) -> None:
+    """All of the values are a quarter, and a group, a row of another and their tokens have no returns."""
+    critic = {"name": "head", "value_clip": None, "aggregation": aggregation}
+    update = _update(folder, critic, unscored=(0, 4, 5, 6, 7))
+    rows = update.rows
+    assert update.critic is not None and rows.returns is not None and rows.teaches is not None
+    with torch.no_grad():
+        update.critic.function.head.weight.zero_()
+    errors = {
+        row: (0.25 - rows.returns.rows(np.array([row])).values) ** 2
+        for row in np.flatnonzero(rows.teaches)
+    }
+    groups = [[errors[row] for row in part] for part in ((1, 2, 3), (8, 9, 10, 11))]
+    expected = {
+        "token_mean": np.concatenate([*errors.values()]).mean(),
+        "row_mean": np.mean([each.mean() for each in errors.values()]),
+        "group_mean": np.mean([np.concatenate(each).mean() for each in groups]),
+    }
+    _gradients(update)
+    value_loss = update.critic.finish_step()["value_loss"]
+    assert value_loss == pytest.approx(0.5 * expected[aggregation], rel=1e-5)
+
+
+def test_a_step_without_rewards_teaches_nothing(folder: Path) -> None:
+    critic = {"name": "head", "aggregation": "group_mean"}
+    update = _update(folder, critic, unscored=(0, 1, 2, 3), optimizer_steps=3)
+    losses = [step.metrics["value_loss"] for step in update.run(lambda *_: None).steps]
+    assert sorted(loss > 0 for loss in losses) == [False, True, True]
+
+
+def test_it_learns_at_its_own_rate_and_with_its_own_limit(folder: Path) -> None:
+    critic = {"name": "head", "learning_rate": 0.03, "max_grad_norm": 0.001}
+    update = _update(folder, critic)
+    assert update.critic is not None
+    head = update.critic.function.head
+    before = head.bias.item()
+    (step,) = update.run(lambda *_: None).steps
+    assert step.metrics["critic_grad_norm"] > 0.001
+    gradients = [value.grad for value in update.critic.parameters.values()]
+    norms = [each.norm() for each in gradients if each is not None]
+    assert torch.stack(norms).norm().item() == pytest.approx(0.001, rel=0.01)
+    # Adam's first step is the learning rate, whatever the gradient.
+    assert abs(head.bias.item() - before) == pytest.approx(0.03, rel=1e-3)
+
+
+def test_broken_weights_of_a_critic_stop_the_update(folder: Path) -> None:
+    update = _update(folder, {"name": "head", "detach": True})
+    assert update.critic is not None
+    for group in update.critic.optimizer.param_groups:
+        group["lr"] = float("inf")
+    with pytest.raises(TrainingError, match=r"weights head\.\w+ are not finite"):
+        update.run(lambda *_: None)
+
+
 def test_a_value_loss_that_is_not_finite_stops_the_update(folder: Path) -> None:
     update = _update(folder, {"name": "head", "detach": True})
     assert update.critic is not None
