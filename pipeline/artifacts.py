@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.atomic import TEMPORARY_PREFIX, replacing, sync
-from pipeline.errors import ArtifactError, RollbookError
+from pipeline.errors import ArtifactError, RollbookError, VersionError
 from pipeline.hashing import FACTS_FILE, content_hash, files_in, folder_digest, short
 from pipeline.ids import order_of
 
@@ -175,7 +175,7 @@ def refuse_other(facts: Facts, kind: str, path: Path) -> None:
     """Raises ArtifactError unless an artifact says it is what its path says, in the version this Rollbook reads."""
     refuse_misplaced(facts, kind, path)
     if is_table(kind) and facts.version != (version := schema_of(kind).version):
-        raise ArtifactError(
+        raise VersionError(
             f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {version}",
             "check out the Rollbook that wrote it, or run its stage again",
         )

@@ -100,6 +100,10 @@ class ArtifactError(RollbookError):
     """A file of `artifacts/` that is missing, of another kind or version, or damaged."""
 
 
+class VersionError(ArtifactError):
+    """A whole table of another schema version than this Rollbook reads."""
+
+
 class SchemaError(ArtifactError):
     """A table whose columns or values break its schema."""
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -124,16 +123,30 @@ def _prompts(recipe: Recipe, pairs: pa.Table, prompts: pa.Table) -> pa.Array:
     """What each pair answers, with the system prompt of the recipe in front."""
     system = recipe.prepare_prompts.system_prompt
     before = [] if system is None else [{"role": "system", "content": system}]
-    places = pc.index_in(pairs["prompt_id"], value_set=prompts["prompt_id"].combine_chunks())
-    asked = prompts["messages"].take(places).to_pylist()
+    asked = prompts["messages"].take(_places(pairs, "prompt_id", prompts, "prompt_id")).to_pylist()
     return pa.array([[*before, *messages] for messages in asked], MESSAGES)
 
 
 def _answers(recipe: Recipe, pairs: pa.Table, rollouts: pa.Table, side: str) -> pa.Array:
     """One answer of each pair as a message, begun by the recipe's `assistant_prefix`."""
-    ids = rollouts["rollout_id"].combine_chunks()
-    places = pc.index_in(pairs[f"{side}_id"], value_set=ids).to_numpy().astype(np.int64)
+    places = _places(pairs, f"{side}_id", rollouts, "rollout_id")
     begun = recipe.prepare_prompts.assistant_prefix
     texts = rollouts["text"].take(places).to_pylist()
     messages = [[{"role": "assistant", "content": begun + text}] for text in texts]
     return pa.array(messages, MESSAGES)
+
+
+def _places(pairs: pa.Table, name: str, table: pa.Table, key: str) -> pa.ChunkedArray:
+    """Rows of a table that pairs name.
+
+    Raises:
+        ArtifactError: if it lacks one.
+    """
+    places = pc.index_in(pairs[name], value_set=table[key].combine_chunks())
+    if places.null_count:
+        row = pc.index(places.is_null(), True).as_py()
+        raise ArtifactError(
+            f"pair {pairs['pair_id'][row]}: its {name} {pairs[name][row]} is not in the iteration's tables",
+            "run `dvc repro`: pairs and rollouts are of different runs; --pairing makes pairs of the stored scores",
+        )
+    return places

@@ -1,7 +1,8 @@
-"""What commands have in common: where they run, and how they print tables and notes."""
+"""What commands have in common: where they run, which numbers they take, and how they print tables and notes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +33,15 @@ def refuse_elsewhere() -> None:
     above = next((each for each in here.parents if (each / PARAMS_FILE).exists()), None)
     hint = "run from the project's folder" + (f": cd {above}" if above else "")
     raise RollbookError(f"no {PARAMS_FILE} and no {ROOT}/ in {here}", hint)
+
+
+def refuse_not_finite(
+    _context: click.Context, _option: click.Parameter, value: float | None
+) -> float | None:
+    """For an option of a distance: one that nothing could be apart by, or everything; click.FloatRange takes both."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no distance; allowed: 0 and finite numbers above it")
+    return value
 
 
 def note_off_lock(keys: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.console import note_off_lock, refuse_elsewhere
+from pipeline.cli.console import note_off_lock, refuse_elsewhere, refuse_not_finite
 from pipeline.params import read_params
 
 
@@ -22,6 +22,7 @@ from pipeline.params import read_params
 @click.option(
     "--min-gap",
     type=click.FloatRange(0),
+    callback=refuse_not_finite,
     help="Least difference of the two rewards; makes pairs of the stored scores too.",
 )
 def export_pairs(file: Path, iterations: str | None, pairing: Any, min_gap: float | None) -> None:

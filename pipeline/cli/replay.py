@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.console import refuse_not_finite
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
 from pipeline.params import read_params
 
@@ -28,13 +28,6 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 
-def _finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
-    """Refuses a tolerance that nothing could be apart by, or everything."""
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no distance; allowed: 0 and finite numbers above it")
-    return value
-
-
 @click.command()
 @click.argument("steps", nargs=-1, metavar="[STAGE[@K]]...")
 @click.option("--all", "everything", is_flag=True, help="Every finished step, sealed ones too.")
@@ -48,7 +41,7 @@ def _finite(_context: click.Context, _option: click.Parameter, value: float | No
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    callback=_finite,
+    callback=refuse_not_finite,
     metavar="T",
     help="How far numbers may be apart. Default: 0; on a GPU or another processor 0.0001, of weights 0.001.",
 )

@@ -103,6 +103,24 @@ class ChainReading:
         ]
 
     @cached_property
+    def taught(self) -> list[Reading]:
+        """Iterations in which the chain's last critic learned, in order.
+
+        It began anew where the iteration before has none, or one of another kind.
+        """
+        found: list[Reading] = []
+        label = ""
+        for reading in reversed(self.iterations):
+            critic = reading.recipe.update_policy.critic
+            here = "" if critic is None else critic.label
+            if found and here != label:
+                break
+            if here:
+                label = here
+                found.append(reading)
+        return found[::-1]
+
+    @cached_property
     def base_metrics(self) -> dict[str, float]:
         """Of the evaluation of the base policy; empty where there is none."""
         return numbers_of("evaluate_policy", BASE_KEY)

@@ -248,7 +248,7 @@ class CriticUpdate:
             raise TrainingError(
                 f"optimizer step {self.optimizer_step} of the critic, in {self.iteration}: value loss is {loss}, "
                 f"gradient norm {grad_norm}; nothing was written",
-                "lower update_policy.critic.learning_rate",
+                "lower update_policy.critic.learning_rate, or look for extreme rewards in the scores table",
             )
         self.optimizer.step()
         return {

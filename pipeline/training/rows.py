@@ -296,9 +296,13 @@ def _token_advantages(advantages: pa.Table, rows: Rows) -> Ragged | None:
 
 
 def _returns(advantages: pa.Table, rows: Rows) -> Ragged:
-    """What a critic should have said of each completion token; 0 in rows without returns."""
+    """What a critic should have said of each completion token; 0 in rows without returns.
+
+    Where no rollout has a reward there are none at all, and no group has a mean.
+    """
     column = advantages["token_returns"]
-    if column.null_count == len(column):
+    scored = advantages["group_mean"].null_count < advantages.num_rows
+    if scored and column.null_count == len(column):
         raise TrainingError(
             "the recipe has a critic, and the advantages table no token_returns",
             "run `dvc repro`: compute_advantages must run again",

@@ -17,7 +17,7 @@ from pipeline.artifacts import (
     read_table,
     refuse_other,
 )
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, VersionError
 from pipeline.hashing import FACTS_FILE, digest_of_files, sha256_of, short
 from pipeline.plan import load_stage
 from pipeline.stage import Output as Declared
@@ -188,9 +188,10 @@ def _against_info(
 
 
 def _unreadable(path: str, error: ArtifactError, step: Step) -> Finding:
-    """What an artifact's own reader says of it."""
+    """What an artifact's own reader says of it. Of a table of another version DVC's cache holds the same."""
     what = error.message.removeprefix(f"{path}: ")
-    return Finding(path, what, "what it says it is", "", restore(path, step.source))
+    mend = error.hint if isinstance(error, VersionError) else restore(path, step.source)
+    return Finding(path, what, "what it says it is", "", mend)
 
 
 def _metrics(

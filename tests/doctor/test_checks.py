@@ -302,6 +302,24 @@ PPO = {
     f"{GRPO}compute_advantages__estimator": "gae",
     CRITIC: {"name": "head", "learning_rate": 0.01},
 }
+
+
+def _switched(name: str, *values: float, critic: str | None = "network") -> Case:
+    """Iterations under a critic, the second of which has another or none."""
+
+    def case() -> Params:
+        keys = [f"i{place:04d}" for place in range(1, len(values) + 1)]
+        for key, value in zip(keys, values, strict=True):
+            metrics(key, **{name: value}, returns__std=0.4)
+        other: dict[str, Any] = {"extends": "grpo", "update_policy": {"critic": critic}}
+        if critic is None:
+            other["compute_advantages"] = {"estimator": "group"}
+        changes = {"recipes__other": other, f"iterations__{keys[1]}__recipe": "other"}
+        return params_of(keys, **PPO, **changes)
+
+    return case
+
+
 NEAR = [[1.0, 0.9, 1.0, 0.9]] * GROUPS
 ALONE = [[1.0]] * GROUPS + [[0.0]]
 KL_ON = {LOSS: {"name": "dapo", "kl_coef": 0.04}}
@@ -493,10 +511,13 @@ SILENT: dict[str, dict[str, Case]] = {
             _metrics("value_loss", 40.0, 41.0, 42.0, returns__std=0.4),
             **{**PPO, CRITIC: {"name": "head", "learning_rate": 0.01, "aggregation": "token_sum"}},
         ),
+        "another critic": _switched("value_loss", 0.1, 0.11, 0.2),
     },
     "explained_variance": {
         "learns": _settings(_metrics("explained_variance", 0.0, 0.2, 0.4), **PPO),
         "a critic that begins": _settings(_metrics("explained_variance", 0.0, -0.5), **PPO),
+        "another critic that begins": _switched("explained_variance", 0.0, 0.2, 0.0),
+        "one that begins anew": _switched("explained_variance", 0.0, 0.0, 0.1, 0.0, critic=None),
     },
     "pairs_few": {
         "half of them": _paired(HALF + [RIGHT] * GROUPS),

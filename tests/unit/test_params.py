@@ -217,6 +217,17 @@ def test_group_of_one_is_refused() -> None:
     assert "group_size must be at least 2" in problem
 
 
+def test_one_answer_can_be_the_best_only_above_a_bound() -> None:
+    raw = shipped(
+        recipes__grpo__generate_rollouts__group_size=1,
+        recipes__grpo__compute_advantages__estimator={"name": "best"},
+    )
+    [problem] = problems(raw)
+    assert "group_size must be at least 2: estimator best compares" in problem
+    raw["recipes"]["grpo"]["compute_advantages"]["estimator"]["min_reward"] = 1.0
+    parse_params(raw)
+
+
 def test_two_rewards_of_one_name_need_labels() -> None:
     raw = shipped(
         recipes__grpo__score_rollouts__rewards=[{"name": "exact_match"}, {"name": "exact_match"}]

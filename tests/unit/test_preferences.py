@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.advantages.pairs import Pairs
-from pipeline.artifacts import write_table
+from pipeline.artifacts import path_of, read_table, write_table
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.params import parse_params
@@ -71,6 +71,19 @@ def test_pairs_that_training_stored_come_first(stored: Path) -> None:
     assert preferences(params, ["i0002"], None).num_rows == 1
 
 
+def test_pairs_of_another_run_are_named(stored: Path) -> None:
+    made = {"iteration": "i0001", "chosen_reward": 1.0, "rejected_reward": 0.0}
+    prompts = read_table(path_of("prompts", "i0001"), "prompts")[0]["prompt_id"].to_pylist()
+    for prompt, missing in ((prompts[0], "chosen_id"), ("0" * 16, "prompt_id")):
+        group = f"i0001/{prompt}"
+        ids = {"chosen_id": f"{group}/98", "rejected_id": f"{group}/99"}
+        row = {**made, **ids, "prompt_id": prompt, "group_id": group, "pair_id": f"{group}/98-99"}
+        write_table(table("pairs", [row]), "pairs", "i0001")
+        with pytest.raises(ArtifactError, match=f"{group}/98-99: its {missing} .* is not in"):
+            preferences(parse_params(_raw()), ["i0001"], None)
+        assert preferences(parse_params(_raw()), ["i0001"], Pairs()).num_rows == 1
+
+
 def test_what_the_recipe_puts_around_an_answer_is_part_of_it(stored: Path) -> None:
     params = parse_params(_raw(system_prompt="Be brief.", assistant_prefix="<think>"))
     (row,) = preferences(params, ["i0001"], None).to_pylist()
@@ -102,6 +115,9 @@ def test_bounds_and_errors_are_said(stored: Path) -> None:
     none = run("pairs.jsonl", "--min-gap", "1.5").exception
     assert isinstance(none, ArtifactError) and "smaller --min-gap" in str(none)
     assert not Path("pairs.jsonl").exists()
+    for bound in ("nan", "inf"):
+        refused = run("pairs.jsonl", "--min-gap", bound)
+        assert refused.exit_code == 2 and f"{bound} is no distance" in refused.output
     assert run("pairs.jsonl", "--min-gap", "1").exit_code == 0
     assert "nothing is written over" in str(run("pairs.jsonl").exception)
     assert isinstance(run("other.jsonl", "--iterations", "i9").exception, ConfigError)

@@ -33,9 +33,7 @@ class ExplainedVariance(Check):
     wild: NonNegativeFloat = 0.1
 
     def __call__(self, run: ChainReading) -> Iterator[Finding]:
-        learned = [
-            each for each in run.having(METRIC) if each.recipe.update_policy.critic is not None
-        ][self.after :]
+        learned = [each for each in run.having(METRIC) if each in run.taught][self.after :]
         found = [each for each in learned if each.metrics[METRIC] <= 0]
         if not found or found[-1] is not learned[-1]:
             return

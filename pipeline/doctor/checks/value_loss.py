@@ -40,7 +40,9 @@ class ValueLoss(Check):
     good: NonNegativeFloat = 0.2
 
     def __call__(self, run: ChainReading) -> Iterator[Finding]:
-        measured = [each for each in run.having(*NEEDED) if _is_comparable(each)]
+        measured = [
+            each for each in run.having(*NEEDED) if each in run.taught and _is_comparable(each)
+        ]
         if len(measured) < self.after:
             return
         first, last = first_and_last(measured)

@@ -1,13 +1,14 @@
 """A critic beside a small random Llama: what it reads, what it learns, and what that does to the policy."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from pipeline.errors import TrainingError
+from pipeline.losses.aggregate import Aggregation
 from pipeline.policies.loading import load_model, prepare_torch
 from pipeline.registry import menu
 from pipeline.tokens import TokenBatch
@@ -22,7 +23,13 @@ from pipeline.training.optimizer import OptimizerState
 from pipeline.training.records import LoopSettings
 from pipeline.training.rows import TrainingRows, training_rows
 from pipeline.training.window import window_of
-from tests.unit.training.small import RUNTIME, settings_of, tables_for, write_model
+from tests.unit.training.small import (
+    RUNTIME,
+    settings_of,
+    tables_for,
+    with_column,
+    write_model,
+)
 from tests.unit.training.taught import taught
 
 CPU = torch.device("cpu")
@@ -273,6 +280,30 @@ def test_broken_weights_of_a_critic_stop_the_update(folder: Path) -> None:
         group["lr"] = float("inf")
     with pytest.raises(TrainingError, match=r"weights head\.\w+ are not finite"):
         update.run(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "aggregation", sorted({*get_args(Aggregation)} - {"micro_batch_token_mean"})
+)
+def test_steps_without_a_reward_teach_the_critic_nothing(folder: Path, aggregation: str) -> None:
+    critic = {"name": "head", "detach": True, "aggregation": aggregation}
+    options = {"skip_zero_gradient": False, "optimizer_steps": 3}
+    update = _update(folder, critic, tuple(range(4, 12)), **options)
+    records = update.run(lambda *_: None).steps
+    silent = [each.metrics["critic_grad_norm"] for each in records]
+    assert sorted(norm == 0 for norm in silent) == [False, True, True]
+    assert sorted(each.metrics["value_loss"] == 0 for each in records) == [False, True, True]
+
+
+def test_an_iteration_without_any_reward_is_one_of_no_returns(folder: Path) -> None:
+    update = settings_of(old_logprobs="sampling", critic="head")
+    tables = taught(tables_for("digest", ADVANTAGES), unscored=range(12))
+    with pytest.raises(TrainingError, match="the advantages table no token_returns"):
+        training_rows(tables, update, "digest")
+    unscored = with_column(tables["advantages"], "group_mean", [None] * 12)
+    rows = training_rows({**tables, "advantages": unscored}, update, "digest")
+    assert rows.teaches is not None and not rows.teaches.any()
+    assert not rows.value_mask.counts().any()
 
 
 def test_a_value_loss_that_is_not_finite_stops_the_update(folder: Path) -> None:
