@@ -88,7 +88,7 @@ def problems_of(error: ValidationError, where: str = "") -> list[Problem]:
     return [
         Problem(
             where=".".join(part for part in [where, *map(str, line["loc"])] if part),
-            what=f"{_sentence(line['msg'])} (got {_shortened(line['input'])})"
+            what=f"{_sentence(line['msg'])}{_got(line['input'])}"
             if line["type"] != "missing"
             else "is required",
         )
@@ -109,6 +109,9 @@ def _sentence(message: str) -> str:
     return message[:1].lower() + message[1:] if message.startswith("Input ") else message
 
 
-def _shortened(value: object) -> str:
+def _got(value: object) -> str:
+    """The value in brackets, cut if it is long; the beginning of a whole recipe says nothing."""
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if len(text) <= 80:
+        return f" (got {text})"
+    return "" if isinstance(value, Mapping) else f" (got {text[:77]}...)"

@@ -22,6 +22,7 @@ from pipeline.config import ComputeAdvantages, Params, Recipe
 from pipeline.errors import ArtifactError
 from pipeline.estimation import aligned, estimation_of, kept_rows, pairs_table
 from pipeline.schemas.base import MESSAGES
+from pipeline.visible import listed
 
 SUFFIXES = (".jsonl", ".parquet")
 SCHEMA = pa.schema(
@@ -50,7 +51,7 @@ def preferences(params: Params, keys: Sequence[str], estimator: Pairs | None) ->
     found = pa.concat_tables([_of_iteration(params.recipe_of(key), key, estimator) for key in keys])
     if not found.num_rows:
         raise ArtifactError(
-            f"no group of {', '.join(keys)} has two answers whose rewards differ enough to make a pair",
+            f"no group of {listed(keys)} has two answers whose rewards differ enough to make a pair",
             "look at the rewards with `rollbook show`, or give a smaller --min-gap",
         )
     return found

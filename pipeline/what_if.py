@@ -205,6 +205,12 @@ def _refuse_missing(recipe: Recipe, logprobs: pa.Table, key: str) -> None:
                 f"{key} has no log-probs of the reference policy, and loss {loss.name} compares with them",
                 "ask about an iteration whose recipe has a KL term, or is one of pairs itself",
             )
+        if recipe.compute_advantages.needs_reference:
+            raise RollbookError(
+                f"{key} has no log-probs of the reference policy, and compute_advantages.kl_coef takes a KL to it off "
+                "the reward",
+                "ask about an iteration whose recipe has a KL term, or take a recipe whose kl_coef is 0",
+            )
         raise RollbookError(
             f"{key} has no log-probs of the reference policy, and the objective has a KL term",
             f"set kl_coef: 0, such as --loss '{{name: {loss.name}, kl_coef: 0}}'",

@@ -35,11 +35,11 @@ def export_pairs(file: Path, iterations: str | None, pairing: Any, min_gap: floa
     Example: rollbook export-pairs pairs.jsonl --iterations i0001-i0003 --pairing all
     """
     from pipeline.advantages.pairs import Pairs
-    from pipeline.ancestry import span
     from pipeline.artifacts import path_of
     from pipeline.cli.rescore import keys_in
     from pipeline.errors import ArtifactError
     from pipeline.preferences import preferences, write_preferences
+    from pipeline.visible import listed
 
     refuse_elsewhere()
     params = read_params()
@@ -55,5 +55,5 @@ def export_pairs(file: Path, iterations: str | None, pairing: Any, min_gap: floa
         estimator = Pairs(pairing=pairing or "best_worst", min_gap=min_gap or 0.0)
     found = preferences(params, keys, estimator)
     write_preferences(found, file)
-    click.echo(f"{file}: {found.num_rows} pairs of {span(keys)}")
+    click.echo(f"{file}: {found.num_rows} pairs of {listed(keys)}")
     note_off_lock(keys)

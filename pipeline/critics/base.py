@@ -27,12 +27,11 @@ class Critic(Component):
     """What all critics share: how they learn. They are always trained and stored in float32.
 
     Attributes:
-        learning_rate: of the critic's own AdamW, constant; betas, epsilon and weight decay are the policy's. Default:
-            that of the policy, without its warm-up.
+        learning_rate: of the critic's own AdamW, constant; null takes that of the policy, without its warm-up. Betas,
+            epsilon and weight decay are the policy's.
         coef: weight of the value loss. Where the critic has a transformer of its own AdamW takes it out again, but for
             the clipping of the gradient.
-        value_clip: how far V may move from what it was before the update before the loss stops to reward that. null
-            turns the clip off.
+        value_clip: how far V may move in an update until the loss stops to reward it. null turns the clip off.
         aggregation: how losses of tokens become one number (`pipeline/losses/aggregate.py`).
         warmup_steps: the first optimizer steps of a critic, in which the policy stands still: its learning rate is 0
             (verl `critic_warmup`, which counts iterations).

@@ -77,6 +77,12 @@ class Objective:
             return "low"
         return "high" if advantage > 0 and ratio > bounds[1] else ""
 
+    @property
+    def has_ratio(self) -> bool:
+        """Whether a ratio says anything: a loss without one measures no log-probs to compare with, and stores 1."""
+        update = self.update
+        return update is None or update.old_logprobs == "sampling" or update.loss.compares_with_old
+
     def compared_with(self, token: Token) -> float | None:
         """The log-prob that a ratio is taken against; None where it was the current policy's own, or is not stored."""
         update = self.update
@@ -89,6 +95,8 @@ class Objective:
 
 def with_ratios(tokens: Sequence[Token], objective: Objective) -> list[Token]:
     """The tokens with the ratio of each, where the update has seen it."""
+    if not objective.has_ratio:
+        return list(tokens)
     found = []
     for token in tokens:
         old = objective.compared_with(token)

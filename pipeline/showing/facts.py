@@ -184,8 +184,8 @@ class Update:
     Attributes:
         trained: whether it was trained on.
         reason: why not.
-        ratio_mean, ratio_min, ratio_max: over its trained-on tokens, as last seen.
-        clipped_fraction: share of these tokens that a bound held.
+        ratio_mean, ratio_min, ratio_max: over its trained-on tokens, as last seen; None for a loss without a ratio.
+        clipped_fraction: share of these tokens that a bound held; likewise.
         kl: token mean of the KL term, nats.
         rollout_weight: token mean of the rollout correction.
         loss_share: its part of the sum of |loss| over all tokens.

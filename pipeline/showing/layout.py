@@ -58,6 +58,10 @@ UPDATE_METRICS = (
     CLIP_SHARE,
     "ratio/min",
     "ratio/max",
+    "value_loss",
+    "explained_variance",
+    "rewards/accuracies",
+    "rewards/margins",
     "optimizer_step",
 )
 """Metrics of an update that are shown of a policy; all are in the JSON."""
@@ -260,18 +264,13 @@ def _update_parts(update: Update | None, facts: RolloutFacts) -> Iterator[Part]:
         yield Lines([f"{update.loss}: {update.words}" if update.words else update.loss])
     if not update.trained:
         return
-    spread = f"{number(update.ratio_mean)} on average, {number(update.ratio_min)} to {number(update.ratio_max)}"
-    marked = all(token.clipped is not None for token in facts.tokens)
-    clipped = share(update.clipped_fraction)
-    pairs = [
-        ("ratio", spread),
-        (
-            "clipped",
-            f"{clipped} of its tokens"
-            + ("" if marked or not update.clipped_fraction else "; which, is not stored"),
-        ),
-        ("share of the loss", share(update.loss_share)),
-    ]
+    pairs = [("share of the loss", share(update.loss_share))]
+    if update.ratio_mean is not None:
+        spread = f"{number(update.ratio_mean)} on average, {number(update.ratio_min)} to {number(update.ratio_max)}"
+        marked = all(token.clipped is not None for token in facts.tokens)
+        which = "" if marked or not update.clipped_fraction else "; which, is not stored"
+        clipped = f"{share(update.clipped_fraction)} of its tokens{which}"
+        pairs = [("ratio", spread), ("clipped", clipped), *pairs]
     if update.kl is not None:
         pairs.append(("KL a token", f"{shown(update.kl)} nats"))
     if update.rollout_weight is not None:

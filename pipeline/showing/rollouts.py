@@ -215,17 +215,10 @@ def _whole(group: Group) -> dict[str, pa.Table]:
 
 def _update(row: Row, objective: Objective) -> Update:
     numbers: dict[str, Any] = {
-        name: row.get(name)
-        for name in (
-            "ratio_mean",
-            "ratio_min",
-            "ratio_max",
-            "clipped_fraction",
-            "kl",
-            "rollout_weight",
-            "loss_share",
-        )
+        name: row.get(name) for name in ("kl", "rollout_weight", "loss_share")
     }
+    for name in ("ratio_mean", "ratio_min", "ratio_max", "clipped_fraction"):
+        numbers[name] = row.get(name) if objective.has_ratio else None
     return Update(
         trained=row["trained"],
         reason=row.get("reason"),

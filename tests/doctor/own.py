@@ -26,6 +26,11 @@ def noise(completions: Completions, **columns: Any) -> list[float]:
     return [random.Random(f"{place} {text}").uniform(-1e-3, 1e-3) for place, text in texts]
 
 
+def begins(completions: Completions, **columns: Any) -> list[float]:
+    """1 for answers that begin with 1, whatever was asked."""
+    return [float(text.startswith("1")) for text in _texts(completions)]
+
+
 def rarely(completions: Completions, **columns: Any) -> list[float | None]:
     """Has an opinion on answers that begin with 1 only."""
     return [float(len(text)) if text.startswith("1") else None for text in _texts(completions)]

@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class Spoiled:
         beside: further settings, without which the one would do nothing.
         base: name of its base policy.
         evaluated: whether its policies are evaluated.
+        suggested: what must be suggested, by check.
     """
 
     setting: str
@@ -64,6 +66,7 @@ class Spoiled:
     beside: Mapping[str, Any] = field(default_factory=dict)
     base: str = "unsure"
     evaluated: bool = False
+    suggested: Mapping[str, str] = field(default_factory=dict)
 
 
 def _further(function: str, weight: float) -> list[dict[str, Any]]:
@@ -79,6 +82,10 @@ REWARDS = f"{RECIPE}.score_rollouts.rewards"
 LOSS = f"{RECIPE}.update_policy.loss"
 RATE = f"{RECIPE}.update_policy.learning_rate"
 SAMPLING = f"{RECIPE}.generate_rollouts"
+CRITIC = f"{RECIPE}.update_policy.critic"
+ESTIMATOR = f"{RECIPE}.compute_advantages.estimator"
+GAE = {ESTIMATOR: {"name": "gae", "lam": 0.95}}
+DPO = {ESTIMATOR: {"name": "pairs"}, LOSS: {"name": "dpo"}}
 SPOILED = {
     "learning rate times 30": Spoiled(RATE, 9e-3, ("ratio_blowup",)),
     "a tenth of the clip": Spoiled(
@@ -121,6 +128,44 @@ SPOILED = {
         {**HELD_OUT, "evaluation_share": 0.9, "template": "{left} {sign} {right} ="},
         ("evaluation_leak",),
     ),
+    "a critic at a hundredth of its rate": Spoiled(
+        CRITIC,
+        {"name": "network", "learning_rate": 3e-5},
+        ("explained_variance", "value_loss"),
+        iterations=4,
+        beside=GAE,
+        suggested={"explained_variance": "0.003", "value_loss": "0.003"},
+    ),
+    "a critic at 30 times its rate": Spoiled(
+        CRITIC,
+        {"name": "network", "learning_rate": 9e-2},
+        ("explained_variance",),
+        iterations=4,
+        beside=GAE,
+        suggested={"explained_variance": "0.009"},
+    ),
+    "a gap that most pairs lack": Spoiled(
+        f"{ESTIMATOR}.min_gap",
+        1.17,
+        ("pairs_few",),
+        beside={**DPO, REWARDS: _further("noise", 100.0)},
+        suggested={"pairs_few": "0.58"},
+    ),
+    "pairs of easy prompts": Spoiled(
+        f"{SAMPLING}.temperature",
+        0.9,
+        ("pairs_few",),
+        beside={**DPO, **BASES["sure"]},
+        base="sure",
+        suggested={"pairs_few": "informative"},
+    ),
+    "beta times 20": Spoiled(
+        f"{LOSS}.beta",
+        2.0,
+        ("pairs_easy",),
+        iterations=3,
+        beside={**DPO, REWARDS: [{"name": "function", "path": f"{OWN}:begins"}]},
+    ),
 }
 
 
@@ -138,7 +183,7 @@ def settings(changes: Mapping[str, Any], iterations: int, evaluated: bool = True
         node = raw
         for part in parents:
             node = node.setdefault(part, {})
-        node[last] = value
+        node[last] = deepcopy(value)  # runs share it, and a later place may lie in it
     chain = chain_of("grpo", [f"i{number:04}" for number in range(1, iterations + 1)])
     raw["iterations"] = {key: {**item, "evaluate": evaluated} for key, item in chain.items()}
     return parse_params(raw)

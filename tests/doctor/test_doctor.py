@@ -356,7 +356,9 @@ def test_advantages_of_other_scores_are_told(project: Path) -> None:
     columns = {
         **{name: scores[name] for name in ("rollout_id", "group_id", "prompt_id", "iteration")},
         "advantage": [0.5] * rows,
-        **dict.fromkeys(("token_advantages", "group_mean", "group_std"), [None] * rows),
+        **dict.fromkeys(
+            ("token_advantages", "token_returns", "group_mean", "group_std"), [None] * rows
+        ),
         **dict.fromkeys(("informative", "kept"), [True] * rows),
     }
     write_table(

@@ -45,4 +45,5 @@ def test_a_spoiled_run_is_found_out(
         assert finding.iterations
         assert finding.change.setting
         assert finding.change.suggested != finding.change.now
+        assert finding.change.suggested == run.suggested.get(check, finding.change.suggested)
     json.dumps(found.to_dict(), allow_nan=False)

@@ -95,7 +95,7 @@ def test_what_the_recipe_puts_around_an_answer_is_part_of_it(stored: Path) -> No
 def test_the_command_writes_what_datasets_reads(stored: Path) -> None:
     result = run("pairs.jsonl", "--pairing", "all")
     assert result.exit_code == 0, result.output
-    assert "pairs.jsonl: 8 pairs of i0001 to i0002" in result.output
+    assert "pairs.jsonl: 8 pairs of i0001, i0002" in result.output
     assert run("pairs.parquet", "--pairing", "all", "--iterations", "i0001-i0002").exit_code == 0
     lines = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
     assert lines == pq.read_table("pairs.parquet").to_pylist()
@@ -136,4 +136,4 @@ def test_it_needs_no_torch(stored: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert "2 pairs of i0001 to i0002" in result.stdout
+    assert "2 pairs of i0001, i0002" in result.stdout

@@ -33,6 +33,9 @@ HEAT = ("", "black on #f3e79b", "black on #fac484", "black on #eb7f86", "white o
 """Styles by warmth; readable on light and dark terminals, and told apart by brightness alone."""
 MARKS = ("", "₁", "₂", "₃", "₄")
 """What follows a token of a warmth where there are no colours."""
+INDENT = 2
+UNLIMITED = 10_000
+"""Columns of a terminal on which every table has room."""
 SPECIAL, MASKED, CLIPPED = "bold cyan", "dim", "bold underline"
 GOOD = {True: ("✓ ", "green"), False: ("✗ ", "bold red"), None: ("", "yellow")}
 
@@ -60,12 +63,12 @@ def _draw_part(part: Part, where: Console) -> None:
     from rich.text import Text
 
     def put(text: Text) -> None:
-        where.print(Padding(text, (0, 0, 0, 2), expand=False))
+        where.print(Padding(text, (0, 0, 0, INDENT), expand=False))
 
     if isinstance(part, Pairs):
-        where.print(Padding(_pairs(part), (0, 0, 0, 2), expand=False))
+        where.print(Padding(_pairs(part), (0, 0, 0, INDENT), expand=False))
     elif isinstance(part, Grid):
-        where.print(Padding(_grid(part), (0, 0, 0, 2), expand=False))
+        where.print(Padding(_grid(part, where), (0, 0, 0, INDENT), expand=False))
     elif isinstance(part, Passage):
         put(Text(visible(part.text, lines=True)))
     elif isinstance(part, PromptStrip):
@@ -139,7 +142,9 @@ def _pairs(part: Pairs) -> Table:
     return made
 
 
-def _grid(part: Grid) -> Table:
+def _grid(part: Grid, where: Console) -> Table:
+    """The grid; columns stand closer together where they do not fit otherwise."""
+    from rich.measure import Measurement
     from rich.text import Text
 
     made = table(visible(part.head[0]))
@@ -153,4 +158,6 @@ def _grid(part: Grid) -> Table:
         )
     for row in part.rows:
         made.add_row(*(Text(visible(cell)) for cell in row))
+    anywhere = where.options.update(max_width=UNLIMITED)
+    made.collapse_padding = Measurement.get(where, anywhere, made).maximum > where.width - INDENT
     return made

@@ -55,7 +55,7 @@ class PairsEasy(Check):
                 f"against {each.reference}"
                 for each in found[-4:]
             ],
-            f"the policy is far from {last.reference} already, so these pairs hardly move it any more",
+            f"by the measure of beta the policy is far from {last.reference} already, so these pairs hardly move it",
             Change(
                 f"iterations.{last.key}.reference",
                 last.reference,

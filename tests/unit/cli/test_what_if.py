@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "extends": "grpo",
             "update_policy": {"loss": {"name": "grpo", "kl_coef": 0.1}},
         }
+        raw["recipes"]["kl_in_reward"] = {"extends": "grpo", "compute_advantages": {"kl_coef": 0.1}}
         raw["recipes"]["measured"] = {
             "extends": "grpo",
             "update_policy": {"old_logprobs": "measured", "loss": {"name": "grpo"}},
@@ -165,6 +166,11 @@ def test_what_is_missing_is_said_in_one_sentence(params: Params) -> None:
     with pytest.raises(RollbookError, match="no log-probs of the reference policy") as caught:
         what_if(params, "i0001", recipe="kl")
     assert "kl_coef: 0" in caught.value.hint
+    with pytest.raises(RollbookError, match=r"compute_advantages\.kl_coef takes a KL to it off"):
+        what_if(params, "i0001", recipe="kl_in_reward")
+    with pytest.raises(ConfigError, match="reads the values of a critic") as caught_too:
+        what_if(params, "i0001", estimator="gae")
+    assert "PreparePrompts" not in str(caught_too.value)
     with pytest.raises(ArtifactError, match="process_supervision"):
         what_if(params, "i0001", estimator="process_supervision")
     with pytest.raises(ConfigError, match="cap"):

@@ -1,5 +1,6 @@
 """The tokens that are marked as clipped are those that the loss itself, with torch, says are."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,12 @@ def test_a_ratio_needs_what_it_was_taken_against() -> None:
     gone = Objective.of({"update": {"loss": {"name": "no_such_loss"}}})
     assert gone.update is None and gone.name == "no_such_loss"
     assert with_ratios([token], gone)[0].ratio is None
+
+
+def test_a_loss_without_a_ratio_shows_none_unless_there_is_one_to_compare_with() -> None:
+    token = Token(0, 1, None, None, True, -1.0, policy_logprob=-0.5)
+    update = {"loss": {"name": "dpo"}, "optimizer_steps": 2}
+    alone = Objective.of({"update": update})
+    assert not alone.has_ratio and with_ratios([token], alone)[0].ratio is None
+    beside = Objective.of({"update": {**update, "old_logprobs": "sampling"}})
+    assert with_ratios([token], beside)[0].ratio == pytest.approx(math.exp(0.5))

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from pipeline.cli.showing.terminal import draw
@@ -12,6 +13,7 @@ from pipeline.showing.facts import RolloutFacts, Shown
 from pipeline.showing.finding import facts_of
 from pipeline.showing.layout import page_of
 from pipeline.showing.page import html_of
+from pipeline.showing.sections import Grid, Page, Section
 from tests.unit.showing.project import names
 
 HOSTILE = (
@@ -139,3 +141,12 @@ def test_colours_differ_with_the_likelihood(looked_at: Path) -> None:
         )
         shades.add(strip.partition("T")[0])
     assert len(shades) == 5
+
+
+@pytest.mark.parametrize(("room", "apart"), [(120, 3), (104, 2)])
+def test_columns_move_together_before_words_are_cut(room: int, apart: int) -> None:
+    names = [f"column {number}" for number in range(10)]
+    out = StringIO()
+    page = Page("", "", "", [Section("", [Grid(names, [["0"] * 10], [])])])
+    draw(page, Console(file=out, width=room))
+    assert (" " * apart).join(names) in out.getvalue()
