@@ -454,6 +454,7 @@ FIRES: dict[str, dict[str, Case]] = {
             _evaluations(0.5, 0.9, 0.5, 0.2),
             **{f"{GRPO}score_rollouts__rewards": [{"name": "length", "target_tokens": 3}]},
         ),
+        "both fall": _evaluations(0.5, 0.9, 0.5, 0.2, rewards=(0.8, 0.5, 0.2)),
     },
     "component_conflict": {
         "opposite": _components(
@@ -616,7 +617,6 @@ SILENT: dict[str, dict[str, Case]] = {
     "reward_and_evaluation": {
         "both rise": _evaluations(0.3, 0.4, 0.5, 0.6),
         "evaluation within its noise": _evaluations(0.5, 0.55, 0.5, 0.5),
-        "both fall": _evaluations(0.5, 0.9, 0.5, 0.2, rewards=(0.8, 0.5, 0.2)),
     },
     "component_conflict": {
         "both rise": _components(
@@ -747,6 +747,7 @@ def test_grades(project: Path, check: str, case: Case, grade: str) -> None:
         ),
         ("reward_and_evaluation", "opposite", "data.train", "more prompts, or other ones"),
         ("reward_and_evaluation", "another reward", REWARDS, "[{name: numeric_answer}]"),
+        ("reward_and_evaluation", "both fall", f"{UPDATE}.learning_rate", "0.0001"),
         ("noisy_grader", "judge, not divided", f"{REWARDS}[0].votes", "16"),
     ],
 )

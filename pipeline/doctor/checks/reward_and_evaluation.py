@@ -1,7 +1,8 @@
-"""reward_and_evaluation: the training reward goes up and the held-out evaluation goes down.
+"""reward_and_evaluation: the held-out evaluation goes down, and the training reward goes up or does not.
 
-The reward pays for something that the scorer of the evaluation does not: the policy has found a way around the task,
-or knows its training prompts by heart.
+Where it goes up, the reward pays for something that the scorer of the evaluation does not: the policy has found a way
+around the task, or knows its training prompts by heart. Where it does not, updates make the policy worse; where a loss
+takes no ratio, as `dpo`, nothing else shows it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import NonNegativeFloat
 
 from pipeline.config import BASE_KEY
 from pipeline.doctor.chain import ChainReading
-from pipeline.doctor.checks.base import Check, change_of, written
+from pipeline.doctor.checks.base import Check, change_of, slower, written
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
 from pipeline.doctor.rollouts import Rollouts
@@ -28,7 +29,7 @@ PLAIN = {"weight": 1.0, "label": None}
 
 
 class RewardAndEvaluation(Check):
-    """A reward that rises while an evaluation set falls.
+    """An evaluation set that falls, while the reward rises or does not.
 
     Attributes:
         fall: by how much the set's mean must have fallen since its best policy, on the same prompts, beyond its 95 %
@@ -55,33 +56,48 @@ class RewardAndEvaluation(Check):
             fall = Estimate(*paired_difference(evaluated[best], evaluated[last], name))
             if best == last or not fall.high < -self.fall:
                 continue
-            yield from self._diverged(run, name, best, last, fall)
+            fell = f"{best} to {last}: {name} {fall.text('+.3f')} on the same prompts"
+            yield self._diverged(run, name, best, fall, fell) or self._worse(
+                run, name, best, fall, fell
+            )
 
     def _diverged(
-        self, run: ChainReading, name: str, best: str, last: str, fall: Estimate
-    ) -> Iterator[Finding]:
+        self, run: ChainReading, name: str, best: str, fall: Estimate, fell: str
+    ) -> Finding | None:
         keys = [BASE_KEY, *run.keys]
         # What a policy is rewarded is known of the iteration after it, whose rollouts it makes.
         since = [each for each in run.scored if keys.index(each[0].keys[0]) > keys.index(best)]
         if len(since) < 2:
-            return
+            return None
         before, after = (_reward(each) for _, each in (since[0], since[-1]))
         rewards = since[0][1].rewards
         rise = difference(before, after)
         if not rise.low > self.rise * float(np.nanstd(rewards)):
-            return
+            return None
         reading = since[-1][0]
-        yield self.finding(
+        return self.finding(
             "serious",
             [each for each, _ in since],
             f"the reward rose by {rise.mean:.2g} while {name} fell by {-fall.mean:.2g}",
             [
-                f"{best} to {last}: {name} {fall.text('+.3f')} on the same prompts",
+                fell,
                 f"{since[0][0].key} to {reading.key}: mean reward {before.mean:.3g} to {after.mean:.3g}, "
                 f"{rise.text('+.3g')}",
                 f"highest reward of {reading.key}: {_highest(since[-1][1])}",
             ],
             *_why(run, reading),
+        )
+
+    def _worse(self, run: ChainReading, name: str, best: str, fall: Estimate, fell: str) -> Finding:
+        keys = [BASE_KEY, *run.keys]
+        since = [each for each in run.iterations if keys.index(each.key) > keys.index(best)]
+        return self.finding(
+            "warning",
+            since,
+            f"{name} fell by {-fall.mean:.2g} from its best, and the reward did not rise for it",
+            [fell],
+            "updates made the policy worse: their steps are too large for what they learned from",
+            slower(since[-1], 3),
         )
 
 
