@@ -63,6 +63,8 @@ WORKERS = 2
 SCORE = "eval/heldout/mean_at_4"
 WANTED = 0.1
 """Gain that every method should have."""
+HALF = (0.4, 0.6)
+"""Shares that are called about half."""
 FLOAT = 4
 """Bytes of a number in float32, which all of these methods train in here."""
 
@@ -344,8 +346,10 @@ def report(
         "measured in a stage of its own before, so the update holds none of it; *measuring* is the peak of that stage.",
         *(_memory(model, found) for model, found in costs.items()),
         "## No critic: about half the memory?\n\n"
-        "Textbooks count weights, gradients and moments, and PPO with a value network has twice as many of these.\n\n"
-        + "\n".join(line for model, found in costs.items() for line in _halved(model, found)),
+        "Shares of what PPO takes. *Kept*: weights, gradients and moments, which is what textbooks count; *with a "
+        "reference*: its weights beside them. *Peak, same rollouts*: PPO's own update without its critic; *peak*: "
+        "GRPO's update, whose rollouts are of fewer prompts. *About half* is 0.4 to 0.6.\n\n"
+        + _halved(costs),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -455,20 +459,28 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f}"
 
 
-def _halved(model: str, costs: Sequence[Cost]) -> list[str]:
+def _halved(costs: Mapping[str, Sequence[Cost]]) -> str:
     """GRPO against PPO with each critic, as the textbook counts and as measured."""
-    by_name = {cost.name: cost for cost in costs}
-    if LIKE not in by_name:
-        return []
-    plain = by_name[LIKE]
-    lines = []
-    for name in WITH_CRITIC:
-        if name in by_name:
-            cost = by_name[name]
+    rows, verdicts = [], []
+    for model, found in costs.items():
+        by_name = {cost.name: cost for cost in found}
+        for name in WITH_CRITIC:
+            if LIKE not in by_name or name not in by_name:
+                continue
+            plain, cost = by_name[LIKE], by_name[name]
+            held = plain.held / cost.held
             with_reference = (plain.held + plain.policy) / (cost.held + cost.policy)
-            lines.append(
-                f"- {model}, GRPO against {METHODS[name]}: {plain.held / cost.held:.2f} of the weights, gradients and "
-                f"moments ({with_reference:.2f} with a reference beside them); {plain.peak / cost.peak:.2f} of the "
-                f"measured peak; {plain.seconds / cost.seconds:.2f} of the seconds of the update."
+            alone, peak = cost.without_critic / cost.peak, plain.peak / cost.peak
+            shares = (held, with_reference, alone, peak, plain.seconds / cost.seconds)
+            rows.append([model, METHODS[name], *(f"{share:.2f}" for share in shares)])
+            verdicts.append(
+                f"- {METHODS[name]}, {model}: about half of what is kept, {_holds(held)}; about half of the peak, "
+                f"{_holds(alone)} for the same rollouts and {_holds(peak)} against GRPO's own."
             )
-    return lines
+    head = ["model", "GRPO against", "kept", "with a reference", "peak, same rollouts", "peak"]
+    return "\n\n".join([markdown([*head, "seconds of the update"], rows), "\n".join(verdicts)])
+
+
+def _holds(share: float) -> str:
+    """Whether it is about half."""
+    return "**holds**" if HALF[0] <= share <= HALF[1] else "**does not hold**"
