@@ -24,6 +24,7 @@ from pipeline.artifacts import path_of, read_facts
 from pipeline.config import BASE_KEY
 from pipeline.errors import PolicyError
 from pipeline.ids import seed_of
+from pipeline.policies.misfit import misfit
 from pipeline.prompting import ADAPTERS_CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -112,14 +113,8 @@ def load_weights(model: PreTrainedModel, folder: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise PolicyError(f"{folder}: its adapter cannot be read: {error}") from error
     own = {_name_in_file(name): value for name, value in adapter_parameters(model).items()}
-    shapes = {name: tuple(value.shape) for name, value in own.items()}
-    found = {name: tuple(value.shape) for name, value in stored.items()}
-    if found != shapes:
-        name = min(key for key in {*found, *shapes} if found.get(key) != shapes.get(key))
-        raise PolicyError(
-            f"{folder}: the adapter does not fit its base: {name} is {found.get(name, 'missing')}, "
-            f"expected {shapes.get(name, 'none')}",
-        )
+    if differs := misfit(stored, own):
+        raise PolicyError(f"{folder}: the adapter does not fit its base: {differs}")
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(stored[name])

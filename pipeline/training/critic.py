@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pipeline.critics.value_loss import ValueInputs, value_loss
 from pipeline.errors import TrainingError
+from pipeline.policies.misfit import misfit
 from pipeline.ragged import IntArray, Ragged
 from pipeline.tokens import TokenBatch, on_grid
 from pipeline.training.checkpoint import checkpoint_layers
@@ -121,13 +122,9 @@ def _restore(function: ValueFunction, weights: Mapping[str, Tensor]) -> None:
         TrainingError: if names or shapes differ.
     """
     own = dict(function.named_parameters())
-    expected = {name: tuple(value.shape) for name, value in own.items()}
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    if found != expected:
-        name = min(key for key in {*found, *expected} if found.get(key) != expected.get(key))
+    if differs := misfit(weights, own):
         raise TrainingError(
-            f"the critic of the iteration before belongs to another model: {name} is {found.get(name, 'missing')}, "
-            f"this policy needs {expected.get(name, 'none')}",
+            f"the critic of the iteration before belongs to another model: {differs}",
             "start the chain from a policy whose critic was trained with it",
         )
     with torch.no_grad():

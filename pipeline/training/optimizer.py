@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.artifacts import FolderWriter
 from pipeline.errors import ArtifactError, TrainingError
+from pipeline.policies.misfit import misfit
 from pipeline.training.controllers import STATE_FILE, read_state
 
 if TYPE_CHECKING:
@@ -161,17 +162,13 @@ def moments_of(
 
 def refuse_other_model(state: OptimizerState, parameters: Mapping[str, torch.nn.Parameter]) -> None:
     """Raises TrainingError unless moments and masters have exactly the model's names and shapes."""
-    expected = {name: tuple(value.shape) for name, value in parameters.items()}
     held = {f"{moment}/": values for moment, values in state.moments.items()}
     if state.masters:
         held[""] = state.masters
     for kind, tensors in held.items():
-        found = {name: tuple(value.shape) for name, value in tensors.items()}
-        if found != expected:
-            name = min(key for key in {*found, *expected} if found.get(key) != expected.get(key))
+        if differs := misfit(tensors, parameters):
             raise TrainingError(
-                "the optimizer state belongs to another model: "
-                f"{kind}{name} is {found.get(name, 'missing')}, the policy has {expected.get(name, 'none')}",
+                f"the optimizer state belongs to another model: {kind}{differs}",
                 "start a new chain from this policy, or give the optimizer state that was written with it",
             )
 

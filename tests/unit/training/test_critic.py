@@ -322,5 +322,5 @@ def test_the_critic_of_another_model_is_refused(folder: Path, tmp_path: Path) ->
     model = load_model(tmp_path / "wide", CPU, for_training=True)
     critic = _update(folder, {"name": "head"}).critic
     assert critic is not None and update.critic is not None
-    with pytest.raises(TrainingError, match=r"another model: head\.weight is \(1, 32\), this pol"):
+    with pytest.raises(TrainingError, match=r"another model: head\.weight is \(1, 32\), the pol"):
         open_critic(update.critic, critic.state(), tmp_path / "wide", model)
