@@ -50,6 +50,16 @@ class Best(AdvantageEstimator):
             )
         return self
 
+    def cautions(self) -> list[str]:
+        """See `Model.cautions`."""
+        found = super().cautions()
+        if self.min_reward is None and self.keep != 1:
+            found.append(
+                f"compute_advantages.estimator: the {self.keep} best of a group are imitated, wrong answers among them "
+                "where fewer are right; set min_reward"
+            )
+        return found
+
     @property
     def needs_siblings(self) -> bool:
         """See `AdvantageEstimator.needs_siblings`: without a bound only the others say which is best."""

@@ -66,3 +66,9 @@ def test_missing_rewards_and_empty_answers_are_never_chosen() -> None:
 def test_everything_is_not_a_choice() -> None:
     with pytest.raises(ValidationError, match="set min_reward, or keep: 1"):
         Best(keep=None)
+
+
+def test_more_than_one_answer_without_a_bound_is_pointed_out() -> None:
+    assert "the 2 best of a group are imitated" in Best(name="best", keep=2).cautions()[0]
+    for settings in ({}, {"keep": 2, "min_reward": 1.0}, {"keep": None, "min_reward": 1.0}):
+        assert Best(name="best", **settings).cautions() == []
