@@ -24,7 +24,7 @@ def test_an_update_is_identical_and_a_flipped_bit_is_found(copy: Path) -> None:
     verdict = json.loads((copy / ".rollbook/replays/update_policy@i0001.json").read_text())
     [step] = verdict["steps"]
     assert {each["recorded"] == each["replayed"] for each in step["outputs"]} == {True}
-    assert len(step["outputs"]) == 5
+    assert len(step["outputs"]) == 6
     found = [each["comparison"] for each in step["outputs"]]
     [difference] = [each for each in found if each["outcome"] != "identical"]
     assert "the workspace holds something else than was recorded" in difference["text"]
