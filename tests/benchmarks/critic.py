@@ -17,8 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 import pipeline.examples
-from pipeline.artifacts import path_of, read_json
+from pipeline.artifacts import path_of, read_json, read_table
 from pipeline.config import BASE_KEY, Params
 from pipeline.plan import load_stage
 from pipeline.stage import Context
@@ -104,6 +106,7 @@ class Cost:
     """One update from the base policy: bytes of tensors, and seconds.
 
     Attributes:
+        rollouts: that an epoch computes; those whose gradient is 0 are left out of it.
         policy: weights of the policy.
         value: weights of the critic, 0 without one.
         peak: most that is alive in the update.
@@ -113,6 +116,7 @@ class Cost:
     """
 
     name: str
+    rollouts: int
     policy: int
     value: int
     peak: int
@@ -274,6 +278,7 @@ def _cost(name: str, params: Params) -> Cost:
     peak = _peak(key, params, critic=True)
     return Cost(
         name,
+        _computed(key) // params.recipes[name].update_policy.epochs,
         _weights(path_of("policies", key) / "model.safetensors"),
         _weights(values) if with_critic else 0,
         peak,
@@ -296,6 +301,12 @@ def _peak(key: str, params: Params, critic: bool) -> int:
     with LiveTensors() as memory:
         stage.run(settings, inputs, Context(key, params.runtime, "update_policy"))
     return memory.peak
+
+
+def _computed(key: str) -> int:
+    """Rollouts that the update went over, in all of its epochs."""
+    steps, _ = read_table(path_of("optimizer_steps", key), "optimizer_steps")
+    return int(pc.sum(pc.subtract(steps["rows"], steps["rows_skipped"])).as_py())
 
 
 def _weights(file: Path) -> int:
@@ -337,7 +348,8 @@ def report(
         "## Time\n\nProcessor seconds an iteration on the embedded policy, mean over iterations and seeds; *all* is "
         "without the evaluation. *Epochs*: how often an update goes over its rollouts, as the preset says.\n\n"
         f"{_times(runs, params)}",
-        "## Memory\n\nOne update from the base policy. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
+        "## Memory\n\nOne update from the base policy. *Rollouts*: those with a gradient; others are not computed. Of "
+        "a group of equal rewards GRPO learns nothing. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
         "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
         "counted as they are made and freed; what a kernel takes for itself is not seen. *Activations* are the rest "
         "of the peak, temporary tensors too: gradients are made while activations are freed, so what fits into their "
@@ -348,7 +360,7 @@ def report(
         "## No critic: about half the memory?\n\n"
         "Shares of what PPO takes. *Kept*: weights, gradients and moments, which is what textbooks count; *with a "
         "reference*: its weights beside them. *Peak, same rollouts*: PPO's own update without its critic; *peak*: "
-        "GRPO's update, whose rollouts are of fewer prompts. *About half* is 0.4 to 0.6.\n\n"
+        "GRPO's update, which computes fewer rollouts. *About half* is 0.4 to 0.6.\n\n"
         + _halved(costs),
     ]
     return "\n\n".join(parts) + "\n"
@@ -439,11 +451,12 @@ def _times(runs: Sequence[Run], params: Params) -> str:
 
 
 def _memory(model: str, costs: Sequence[Cost]) -> str:
-    head = ["method, MiB", "policy: weights", "gradients", "moments", "activations"]
+    head = ["method, MiB", "rollouts", "policy: weights", "gradients", "moments", "activations"]
     head += ["critic: weights", "gradients", "moments", "activations", "peak", "measuring"]
     rows = [
         [
             METHODS[cost.name],
+            f"{cost.rollouts:,}",
             *map(_mib, (cost.policy, cost.policy, 2 * cost.policy, cost.policy_activations)),
             *map(_mib, (cost.value, cost.value, 2 * cost.value, cost.value_activations)),
             _mib(cost.peak),
@@ -456,7 +469,7 @@ def _memory(model: str, costs: Sequence[Cost]) -> str:
 
 
 def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f}"
+    return f"{round(size / 2**20, 1) + 0.0:,.1f}"
 
 
 def _halved(costs: Mapping[str, Sequence[Cost]]) -> str:
