@@ -63,6 +63,9 @@ SHOWN = (0, 2, 5, 10)
 """Iterations after which a policy is evaluated; 0 is the base."""
 WORKERS = 2
 SCORE = "eval/heldout/mean_at_4"
+LONGER = {"name": "length", "target_tokens": 1, "weight": -1.0}
+"""A little for every token, beside the reward of SmolLM2's cost: the untrained model hardly ever answers right, and of
+groups that are wrong throughout GRPO computes nothing, so updates would not be comparable."""
 WANTED = 0.1
 """Gain that every method should have."""
 HALF = (0.4, 0.6)
@@ -178,6 +181,9 @@ def params_for(seed: int, iterations: int, prompts: int | None, file: Path = SHI
     raw = raw_settings(seed, prompts, file, [name for name in METHODS if name != LIKE])
     like = raw["recipes"][LIKE]
     asked = like["prepare_prompts"]["prompts_per_iteration"]
+    if file == SMOLLM2:
+        for recipe in raw["recipes"].values():
+            recipe["score_rollouts"]["rewards"].append(dict(LONGER))
     for name, recipe in raw["recipes"].items():
         for setting in ("temperature", "top_p", "top_k"):
             recipe["generate_rollouts"].pop(setting, None)
@@ -349,7 +355,8 @@ def report(
         "without the evaluation. *Epochs*: how often an update goes over its rollouts, as the preset says.\n\n"
         f"{_times(runs, params)}",
         "## Memory\n\nOne update from the base policy. *Rollouts*: those with a gradient; others are not computed. Of "
-        "a group of equal rewards GRPO learns nothing. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
+        "a group of equal rewards GRPO learns nothing; SmolLM2, hardly ever right, is rewarded a little for length, "
+        "so that there are few such groups. *Weights*, *gradients* and *moments* (two, of AdamW) are sizes "
         "of the tensors, float32. *Peak* is the most bytes of tensors alive at the end of any operation of the update, "
         "counted as they are made and freed; what a kernel takes for itself is not seen. *Activations* are the rest "
         "of the peak, temporary tensors too: gradients are made while activations are freed, so what fits into their "
