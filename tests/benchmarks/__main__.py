@@ -11,14 +11,10 @@ without names all of them are measured.
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline import lineage
 from pipeline.errors import nearest
 from tests.benchmarks import (
     against_trl,
@@ -37,7 +33,7 @@ from tests.benchmarks import (
     smollm2,
     tracking,
 )
-from tests.benchmarks.report import merged, stamped
+from tests.benchmarks.report import merged, now_and_here, stamped
 
 REPORT = Path(__file__).parents[2] / "reports" / "benchmarks.md"
 SECTIONS: dict[str, Callable[[], str]] = {
@@ -69,7 +65,7 @@ def main(names: Sequence[str]) -> None:
             sys.exit(f"there is no section {name!r}; {nearest(name, [*SECTIONS, *REPORTS])}")
     done = []
     for name in names or SECTIONS:
-        done.append(stamped(SECTIONS[name](), _now_and_here()))
+        done.append(stamped(SECTIONS[name](), now_and_here()))
         print(done[-1])
         _write(merged(REPORT.read_text(encoding="utf-8") if REPORT.exists() else "", done[-1:]))
     if not names:
@@ -78,15 +74,6 @@ def main(names: Sequence[str]) -> None:
 
 def _write(text: str) -> None:
     REPORT.write_text(text, encoding="utf-8")
-
-
-def _now_and_here() -> str:
-    environment = lineage.environment()
-    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    return (
-        f"{datetime.date.today().isoformat()} on {environment['cpu']}, {os.cpu_count()} processors, "
-        f"Python {platform.python_version()}, {packages}"
-    )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from tests.benchmarks.chains import (
     with_spread,
 )
 from tests.benchmarks.chains import SCRATCH as ALL_SCRATCH
+from tests.benchmarks.report import now_and_here, stamped
 from tests.benchmarks.tables import markdown
 from tests.in_process import TRAINING_STAGES, run_stage
 
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for model, file in models.items():
             prompts = options.prompts if file == SHIPPED else None
             costs[model] = list(pool.map(_cost_job, [(file, name, prompts) for name in names]))
-    text = report(runs, costs, options.iterations, options.prompts)
+    text = stamped(report(runs, costs, options.iterations, options.prompts), now_and_here())
     print(text)
     if vars(options) == vars(parser.parse_args([])):
         REPORT.write_text(text, encoding="utf-8")

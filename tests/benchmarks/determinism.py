@@ -8,9 +8,7 @@ kept below SCRATCH and not measured again; delete it to start anew.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -21,7 +19,6 @@ from typing import Any
 
 import polars as pl
 
-from pipeline import lineage
 from pipeline.artifacts import read_json, write_json
 from pipeline.config import BASE_KEY
 from pipeline.params import read_yaml
@@ -33,6 +30,7 @@ from pipeline.replay.stored import dvc_md5
 from pipeline.replay.verdict import Difference, Outcome
 from pipeline.scratch import SCRATCH as PROJECT_SCRATCH
 from tests.benchmarks.determinism_report import Finding, WholeRun, finding, report
+from tests.benchmarks.report import now_and_here
 from tests.e2e.projects import ROOT, chain, commit, edit_params, git, make_project, repro, run
 
 REPORT = ROOT / "reports" / "determinism.md"
@@ -132,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = [_whole_run(small, name, how) for name, how in RUNS.items()]
     upgraded = [_upgraded(package, options.packages) for package in PACKAGES]
     found += _measured(small, [each for each in upgraded if each])
-    text = report(found, runs, _effects(), _here())
+    text = report(found, runs, _effects(), now_and_here())
     REPORT.write_text(text, encoding="utf-8")
     print(text)
 
@@ -412,12 +410,3 @@ def _effects() -> dict[str, list[str]]:
         now = probed({name: value})
         found[f"{name}={value}"] = [what for what in plain if plain[what] != now[what]]
     return found
-
-
-def _here() -> str:
-    environment = lineage.environment()
-    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    return (
-        f"{datetime.date.today().isoformat()} on {environment['cpu']}, {os.cpu_count()} processors, "
-        f"Python {platform.python_version()}, {packages}"
-    )

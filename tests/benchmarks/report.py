@@ -1,9 +1,14 @@
-"""reports/benchmarks.md: sections that are measured apart, and replaced one by one."""
+"""Reports: when and where they were measured; reports/benchmarks.md in sections that are replaced one by one."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import platform
 import re
 from collections.abc import Iterable
+
+from pipeline import lineage
 
 HEAD = (
     "# Benchmarks\n\nWritten by `make bench`, or some sections of it by `python -m tests.benchmarks NAME…`. A section "
@@ -11,8 +16,18 @@ HEAD = (
 )
 
 
+def now_and_here() -> str:
+    """The date, the machine, and versions of the packages."""
+    environment = lineage.environment()
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    return (
+        f"{datetime.date.today().isoformat()} on {environment['cpu']}, {os.cpu_count()} processors, "
+        f"Python {platform.python_version()}, {packages}"
+    )
+
+
 def stamped(section: str, measured: str) -> str:
-    """The section with a line under its heading that says when and where it was measured."""
+    """The section, or a report, with a line under its heading that says when and where it was measured."""
     heading, _, rest = section.strip().partition("\n")
     return f"{heading}\n\nMeasured {measured}.\n\n{rest.strip()}\n"
 
