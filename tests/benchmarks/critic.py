@@ -368,9 +368,8 @@ def report(
         "## No critic: about half the memory?\n\n"
         "Shares of what PPO takes. *Kept*: weights, gradients and moments, which is what textbooks count; *with a "
         "reference*: its weights beside them. *Peak, same rollouts*: PPO's own update without its critic; *peak*: "
-        "GRPO's own update, in which eight answers share the tokens of their prompt and in PPO's two, and other settings "
-        "are those of its recipe. *About half* is 0.4 to 0.6.\n\n"
-        + _halved(costs),
+        "GRPO's own update, in which eight answers share the tokens of their prompt and in PPO's two, and other "
+        "settings are those of its recipe. *About half* is 0.4 to 0.6.\n\n" + _halved(costs),
     ]
     return "\n\n".join(parts) + "\n"
 
