@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt, model_validator
 
 from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.advantages.kl_reward import refuse_choice_by_penalty
+from pipeline.advantages.kl_reward import CHOOSES, refuse_penalty
 from pipeline.advantages.moments import NOISE, any_of_group, moments_of
 from pipeline.errors import ArtifactError
 from pipeline.ragged import IntArray
@@ -77,7 +77,7 @@ class Best(AdvantageEstimator):
             ArtifactError: if equal texts are to be left out and there are no texts.
             ConfigError: if there is a KL penalty in the rewards.
         """
-        refuse_choice_by_penalty(inputs, "best")
+        refuse_penalty(inputs, f"best {CHOOSES}")
         group = moments_of(inputs.rewards, inputs.groups, 0)
         enough = group.spread if self.min_reward is None else _reached(inputs, self.min_reward)
         chosen = np.zeros(len(inputs.rewards), bool)

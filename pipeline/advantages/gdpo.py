@@ -25,7 +25,7 @@ from pipeline.advantages.base import (
     AdvantageOutputs,
     FloatArray,
 )
-from pipeline.advantages.kl_reward import refuse_penalty
+from pipeline.advantages.kl_reward import READS_PARTS, refuse_penalty
 from pipeline.advantages.moments import (
     NOISE,
     Ddof,
@@ -78,7 +78,7 @@ class Gdpo(AdvantageEstimator):
         Raises:
             ConfigError: if there is a KL penalty in the rewards.
         """
-        refuse_penalty(inputs, "gdpo")
+        refuse_penalty(inputs, f"gdpo {READS_PARTS}")
         total = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
         scores = self.scores(inputs)
         advantages = np.zeros(len(inputs.rewards))

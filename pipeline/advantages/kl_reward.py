@@ -20,6 +20,13 @@ from pipeline.ragged import Ragged
 LOG_RATIO_LIMIT = 20.0
 """As in the losses: e^20 is far from any ratio that means something, e^89 is beyond float32."""
 
+CHOOSES = "would choose among equal rewards by their KL penalty; set kl_coef to 0"
+"""Why estimators that choose rollouts take no penalty."""
+READS_PARTS = (
+    "reads the parts of a reward, and the KL penalty is in the total; set kl_coef of the loss"
+)
+"""Why those that do not read the total take none."""
+
 
 def token_kl(old: Ragged, ref: Ragged, loss_mask: Ragged, estimator: RewardKl) -> Ragged:
     """Per completion token: KL(old‖ref) estimated from the token alone, nats; 0 where masked.
@@ -78,23 +85,15 @@ def row_mean(kl: Ragged, loss_mask: Ragged) -> float:
     return float(np.sort(means).mean()) if means.size else 0.0
 
 
-def refuse_choice_by_penalty(inputs: AdvantageInputs, estimator: str) -> None:
-    """For estimators that choose rollouts: of equal rewards a penalty would choose by the KL alone.
+def refuse_penalty(inputs: AdvantageInputs, why: str) -> None:
+    """For estimators that a KL penalty in the total makes no sense to.
+
+    Args:
+        inputs: of the estimator.
+        why: that is, and what to set instead.
 
     Raises:
         ConfigError: if there is a penalty.
     """
     if inputs.token_penalties is not None:
-        what = f"{estimator} would choose among equal rewards by their KL penalty; set kl_coef to 0"
-        raise ConfigError([Problem("compute_advantages.kl_coef", what)])
-
-
-def refuse_penalty(inputs: AdvantageInputs, estimator: str) -> None:
-    """For estimators that read the parts of a reward instead of the total that the penalty is in.
-
-    Raises:
-        ConfigError: if there is a penalty.
-    """
-    if inputs.token_penalties is not None:
-        what = f"{estimator} reads the parts of a reward, and the KL penalty is in the total; set kl_coef of the loss"
-        raise ConfigError([Problem("compute_advantages.kl_coef", what)])
+        raise ConfigError([Problem("compute_advantages.kl_coef", why)])

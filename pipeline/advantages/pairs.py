@@ -24,7 +24,7 @@ from pipeline.advantages.base import (
     AdvantageOutputs,
     FloatArray,
 )
-from pipeline.advantages.kl_reward import refuse_choice_by_penalty
+from pipeline.advantages.kl_reward import CHOOSES, refuse_penalty
 from pipeline.advantages.moments import NOISE, any_of_group, group_sums, moments_of
 from pipeline.errors import ArtifactError
 from pipeline.ragged import IntArray
@@ -58,7 +58,7 @@ class Pairs(AdvantageEstimator):
             ArtifactError: if one of a pair is to be drawn and there are no random numbers.
             ConfigError: if there is a KL penalty in the rewards.
         """
-        refuse_choice_by_penalty(inputs, "pairs")
+        refuse_penalty(inputs, f"pairs {CHOOSES}")
         draws = inputs.draws if self.needs_draws else None
         if self.needs_draws and draws is None:
             raise ArtifactError("pairs needs random numbers of the rollouts, and there are none")

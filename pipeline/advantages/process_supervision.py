@@ -24,7 +24,7 @@ from pipeline.advantages.base import (
     AdvantageOutputs,
     FloatArray,
 )
-from pipeline.advantages.kl_reward import refuse_penalty
+from pipeline.advantages.kl_reward import READS_PARTS, refuse_penalty
 from pipeline.advantages.moments import Ddof, Eps, moments_of
 from pipeline.advantages.per_token import discounted_sums, token_outputs
 from pipeline.errors import ArtifactError
@@ -73,7 +73,7 @@ class ProcessSupervision(AdvantageEstimator):
             ArtifactError: if there are no step rewards, or a step does not end in its completion.
             ConfigError: if there is a KL penalty in the rewards.
         """
-        refuse_penalty(inputs, "process_supervision")
+        refuse_penalty(inputs, f"process_supervision {READS_PARTS}")
         steps = self.steps(inputs)
         mask = inputs.loss_mask
         at_ends = np.zeros(len(mask.values))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import BASE_KEY, Params
@@ -22,8 +23,8 @@ from tests.benchmarks.chains import (
     LIKE,
     ROOT,
     base_of,
+    chain_once,
     keys_of,
-    measured_once,
     one_thread,
     raw_settings,
     with_chains,
@@ -148,11 +149,12 @@ def _base(seed: int) -> Path:
 def _job(job: tuple[str, int, int, int | None]) -> Run:
     """One run, or what it said last time."""
     name, seed, iterations, prompts = job
-    folder = SCRATCH / f"{iterations}x{prompts or 'shipped'}" / f"{name}-seed{seed}"
-    params = params_for(seed, iterations, prompts)
-    run = Run(
-        **measured_once(folder, _base(seed), lambda: asdict(_trained(name, params, iterations)))
-    )
+    params, chain = params_for(seed, iterations, prompts), f"{name}-seed{seed}"
+
+    def measure() -> dict[str, Any]:
+        return asdict(_trained(name, params, iterations))
+
+    run = Run(**chain_once(_base(seed), chain, iterations, prompts, measure))
     print(f"{name} seed {seed}: {run.start:.3f} → {run.end:.3f} in {run.seconds:.0f} s", flush=True)
     return run
 

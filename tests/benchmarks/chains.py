@@ -101,6 +101,26 @@ def measured_once(folder: Path, base: Path, measure: Callable[[], dict[str, Any]
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def chain_once(
+    base: Path,
+    chain: str,
+    iterations: int,
+    prompts: int | None,
+    measure: Callable[[], dict[str, Any]],
+) -> Any:
+    """`measured_once` of one chain, in a folder beside its base that says how long it is and what it asks.
+
+    Args:
+        base: of its seed, from `base_of`.
+        chain: its name, seed included.
+        iterations: of the chain.
+        prompts: per iteration; None: as params.yaml has them.
+        measure: trains it.
+    """
+    folder = base.parent / f"{iterations}x{prompts or 'shipped'}" / chain
+    return measured_once(folder, base, measure)
+
+
 def one_thread() -> None:
     """As params.yaml says for the tiny policy; the workers share the processors."""
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -29,6 +30,7 @@ from tests.benchmarks.chains import (
     ROOT,
     SHIPPED,
     base_of,
+    chain_once,
     keys_of,
     measured_once,
     one_thread,
@@ -207,11 +209,12 @@ def _base(seed: int) -> Path:
 def _job(job: tuple[str, int, int, int | None]) -> Run:
     """One run, or what it said last time."""
     name, seed, iterations, prompts = job
-    folder = SCRATCH / f"{iterations}x{prompts or 'shipped'}" / f"{name}-seed{seed}"
-    params = params_for(seed, iterations, prompts)
-    run = Run(
-        **measured_once(folder, _base(seed), lambda: asdict(_trained(name, params, iterations)))
-    )
+    params, chain = params_for(seed, iterations, prompts), f"{name}-seed{seed}"
+
+    def measure() -> dict[str, Any]:
+        return asdict(_trained(name, params, iterations))
+
+    run = Run(**chain_once(_base(seed), chain, iterations, prompts, measure))
     print(f"{name} seed {seed}: {run.gain:+.3f} in {sum(run.seconds):.0f} s", flush=True)
     return run
 

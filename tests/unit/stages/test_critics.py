@@ -24,7 +24,8 @@ from pipeline.training.records import LoopSettings
 from pipeline.training.rows import training_rows
 from stages.measure_logprobs import Settings as MeasureSettings
 from stages.measure_logprobs import measure_logprobs
-from stages.update_policy import Settings, update_policy
+from stages.update_policy import update_policy
+from tests.unit.stages.updates import settings_for
 from tests.unit.training.small import (
     context,
     inputs_for,
@@ -47,16 +48,7 @@ def _settings(critic: Any, **options: Any) -> UpdatePolicy:
 def _update(
     tables: dict[str, pa.Table], update: UpdatePolicy, here: Context, previous: str = "i0000"
 ) -> Outputs:
-    settings = Settings(
-        seed=0,
-        update=update,
-        temperature=1.0,
-        max_completion_tokens=12,
-        correction=None,
-        reward_kl=0.0,
-        reward_kl_estimator="k1",
-    )
-    outputs = update_policy(settings, inputs_for(tables, previous), here)
+    outputs = update_policy(settings_for(update), inputs_for(tables, previous), here)
     for kind, table in outputs.tables.items():
         write_table(table, kind, here.key)
     for kind, write in outputs.folders.items():

@@ -21,8 +21,9 @@ from pipeline.stage import Outputs
 from pipeline.training.checkpoint import load_for_training
 from pipeline.training.measure import measure
 from pipeline.training.rows import rows_of
-from stages.update_policy import Settings, update_policy
+from stages.update_policy import update_policy
 from tests.in_process import chain_of, make_base, train
+from tests.unit.stages.updates import settings_for
 from tests.unit.test_params import shipped
 from tests.unit.training.small import (
     context,
@@ -210,16 +211,9 @@ def stored(kind: str, key: str) -> pa.Table:
 
 def _run(digest: str, **options: Any) -> Outputs:
     update = settings_of(**{"old_logprobs": "sampling", "lora": LORA, **options})
-    made = Settings(
-        seed=0,
-        update=update,
-        temperature=1.0,
-        max_completion_tokens=12,
-        correction=None,
-        reward_kl=0.0,
-        reward_kl_estimator="k1",
+    return update_policy(
+        settings_for(update), inputs_for(tables_for(digest, ADVANTAGES)), context()
     )
-    return update_policy(made, inputs_for(tables_for(digest, ADVANTAGES)), context())
 
 
 def _write(outputs: Outputs, key: str) -> str:
