@@ -173,7 +173,7 @@ def rows_in(file: Path, path: Path) -> pa.Table:
 
 def refuse_other(facts: Facts, kind: str, path: Path) -> None:
     """Raises ArtifactError unless an artifact says it is what its path says, in the version this Rollbook reads."""
-    refuse_misplaced(facts, kind, path)
+    refuse_misplaced(facts, kind, path.stem, path)
     if is_table(kind) and facts.version != (version := schema_of(kind).version):
         raise VersionError(
             f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {version}",
@@ -181,9 +181,9 @@ def refuse_other(facts: Facts, kind: str, path: Path) -> None:
         )
 
 
-def refuse_misplaced(facts: Facts, kind: str, path: Path) -> None:
+def refuse_misplaced(facts: Facts, kind: str, key: str, path: Path) -> None:
     """The same without the version, for a look: importing a schema takes longer than reading a table."""
-    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, path.stem)):
+    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, key)):
         if found != expected:
             raise ArtifactError(
                 f"{path}: holds {facts.kind} {facts.key}, another {what} than {expected}",
@@ -375,9 +375,11 @@ def damaged(path: Path, error: Exception) -> ArtifactError:
     )
 
 
-def keys_of(kind: str) -> list[str]:
-    """Keys of all artifacts of a kind that are on disk, in the order of iterations."""
+def keys_of(kind: str, root: Path = Path()) -> list[str]:
+    """Keys of all artifacts of a kind that are on disk in the project at `root`, in the order of iterations."""
     found = {
-        path.stem for path in (ROOT / kind).glob("*") if not path.name.startswith(TEMPORARY_PREFIX)
+        path.stem
+        for path in (root / ROOT / kind).glob("*")
+        if not path.name.startswith(TEMPORARY_PREFIX)
     }
     return sorted(found, key=order_of)

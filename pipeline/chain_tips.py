@@ -6,7 +6,7 @@ from pipeline.artifacts import path_of
 from pipeline.config import BASE_KEY, Params
 from pipeline.errors import ConfigError, Problem, nearest
 from pipeline.plan import ITERATION_STAGES
-from pipeline.report import CURVES_FILE, read_curves
+from pipeline.run.curves import CURVES_FILE, read_curves
 
 
 def tip_of(params: Params, key: str, command: str) -> str:

@@ -24,8 +24,11 @@ from pipeline.hashing import short
 from pipeline.off_lock import off_lock
 from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences
-from pipeline.report import CURVES_FILE, curves_of, read_curves
-from pipeline.stored_revisions import WORKSPACE, Revision, commit_of, revision_of
+from pipeline.report import curves_of
+from pipeline.run.curves import CURVES_FILE, read_curves
+from pipeline.run.revisions import commit_of, revision_of
+from pipeline.run.run import Run
+from pipeline.run.store import WORKSPACE
 from pipeline.yaml_text import flow
 
 COMMAND = "rollbook compare"
@@ -48,7 +51,7 @@ class Side:
         rows: of the curves, those of its chain of policies, by step.
     """
 
-    revision: Revision
+    revision: Run
     key: str
     rows: Sequence[Row]
 
@@ -74,7 +77,7 @@ class Side:
     @cached_property
     def evaluations(self) -> pa.Table:
         """NUMBERS of the final evaluation."""
-        return self.revision.table("evaluations", self.key, NUMBERS)
+        return self.revision.table("evaluations", self.key).all(NUMBERS)
 
     def digest(self, key: str) -> str | None:
         """What DVC recorded of the policy of one of its iterations; None if the workspace holds that of another run."""
@@ -276,7 +279,7 @@ def side_of(text: str) -> Side:
     return Side(revision, key, [row for row in rows if row["iteration"] in chain])
 
 
-def _named(what: str, revision: Revision, evaluated: Sequence[str]) -> str:
+def _named(what: str, revision: Run, evaluated: Sequence[str]) -> str:
     """The evaluated iteration that is asked for, itself or by its recipe; the last one of a revision alone."""
     every, recipes = revision.params.every_iteration, _recipes_of(revision.params)
     if what in {"", BASE_KEY, *every}:
@@ -384,7 +387,7 @@ def _recipes_of(params: Params) -> set[str]:
 # --- curves ---------------------------------------------------------------------------------------
 
 
-def _curves(revision: Revision) -> list[dict[str, Any]]:
+def _curves(revision: Run) -> list[dict[str, Any]]:
     """As they are on disk; of a commit, or where metrics were not pulled, as git has them in curves.csv.
 
     Raises:
@@ -519,7 +522,7 @@ def _changed(
     rows: list[dict[tuple[str, str], list[dict[str, Any]]]] = []
     for side in sides:
         found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        table = side.revision.table("evaluations", side.key, (*NUMBERS, *TEXTS), chosen)
+        table = side.revision.table("evaluations", side.key).all((*NUMBERS, *TEXTS)).filter(chosen)
         for row in table.to_pylist():
             if not row["greedy"]:
                 found.setdefault((row["set"], row["prompt_id"]), []).append(row)

@@ -10,12 +10,11 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pipeline.errors import ArtifactError
 from pipeline.process import installed_versions
+from pipeline.run_info import CUT, PATCH_LIMIT_BYTES, Environment, GitState
 
 PACKAGES = (
     "rollbook",
@@ -36,10 +35,6 @@ PACKAGES = (
     "pydantic",
     "safetensors",
 )
-PATCH_LIMIT_BYTES = 200_000
-SHOWN_DIGITS = 8
-CUT = "\n… cut"
-"""Stands behind a patch of which only the first bytes are kept. No whole patch ends so: its lines begin otherwise."""
 CHANGES_WITH_EVERY_RUN = ("dvc.lock", "reports/summary.json", "reports/curves.csv")
 DIFF = (
     *(
@@ -56,18 +51,18 @@ DIFF = (
 """A patch that `git apply` takes anywhere: with binary files, and whatever the user's git is told about diffs."""
 
 
-def environment() -> dict[str, Any]:
-    """Packages, interpreter, machine and state of the repository, as JSON values."""
-    return {
-        "packages": installed_versions(PACKAGES),
-        "python": platform.python_version(),
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "cpu": _cpu_model(),
-        "cpu_count": os.cpu_count(),
-        "gpus": _gpu_names(),
-        "git": _git_state(),
-    }
+def environment() -> Environment:
+    """Packages, interpreter, machine and state of the repository."""
+    return Environment(
+        packages=installed_versions(PACKAGES),
+        python=platform.python_version(),
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        cpu=_cpu_model(),
+        cpu_count=os.cpu_count(),
+        gpus=_gpu_names(),
+        git=git_state(),
+    )
 
 
 def peak_memory_mb() -> float:
@@ -95,43 +90,24 @@ def _gpu_names() -> list[str]:
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
 
-def _git_state() -> dict[str, Any]:
+def git_state() -> GitState:
     """Commit, and the patch against it with its hash; empty outside a repository.
 
     A patch is kept as text, or in base85 where it is none: a changed line in Latin-1 is not.
     """
     commit = git_says("rev-parse", "HEAD")
     if commit is None:
-        return {}
+        return GitState()
     patch = git_bytes(*DIFF, "--", ".", *(f":(exclude){path}" for path in CHANGES_WITH_EVERY_RUN))
-    state: dict[str, Any] = {"commit": commit, "dirty": patch != b""}
     if not patch:
-        return state
-    state["patch_sha256"] = hashlib.sha256(patch).hexdigest()
+        return GitState(commit, dirty=patch is None)
+    state = GitState(commit, dirty=True, patch_sha256=hashlib.sha256(patch).hexdigest())
     if len(patch) > PATCH_LIMIT_BYTES:
-        state["patch"] = patch[:PATCH_LIMIT_BYTES].decode(errors="replace") + CUT
-        return state
+        return replace(state, patch=patch[:PATCH_LIMIT_BYTES].decode(errors="replace") + CUT)
     try:
-        state["patch"] = patch.decode()
+        return replace(state, patch=patch.decode())
     except UnicodeDecodeError:
-        state["patch_base85"] = base64.b85encode(patch).decode()
-    return state
-
-
-def recorded_patch(state: Mapping[str, Any]) -> bytes:
-    """The patch of a recorded state of the repository; empty if there was none, or none was recorded.
-
-    Raises:
-        ArtifactError: if only its first bytes were.
-    """
-    text = str(state.get("patch", ""))
-    if text.endswith(CUT):
-        raise ArtifactError(
-            f"commit {state['commit'][:SHOWN_DIGITS]}: only the first {PATCH_LIMIT_BYTES} bytes of the patch against "
-            "it were recorded",
-            "check out the code it ran with, or replay with --with-code",
-        )
-    return text.encode() if text else base64.b85decode(state.get("patch_base85", ""))
+        return replace(state, patch_base85=base64.b85encode(patch).decode())
 
 
 def git_says(*arguments: str) -> str | None:

@@ -27,7 +27,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.dvc_lock import LOCK_FILE, MD5, PIPELINE_FILE
+from pipeline.dvc_lock import (
+    LOCK_FILE,
+    MD5,
+    PIPELINE_FILE,
+    Entry,
+    entries_of,
+    parse_stages,
+    read_entries,
+)
+from pipeline.errors import ConfigError
 from pipeline.process import changed_ns
 from pipeline.running_steps import DVC_WRITES, dvc_is_at_work
 from pipeline.scratch import SCRATCH
@@ -106,18 +115,20 @@ def remove_torn_rwlock() -> bool:
     return False
 
 
-def current_stages() -> Mapping[str, Any]:
-    """The finished steps, by address, as DVC writes them down; while it is writing, as they stood in the copy.
+def current_entries() -> list[Entry]:
+    """The finished steps of dvc.lock; while DVC is writing it, as they stood in the copy.
 
     Raises:
         ConfigError: if the file is damaged, and nobody is writing it.
     """
-    from pipeline.lock_entries import read_stages
-
     text, good = _text(LOCK_FILE), _stages(_text(GOOD_COPY))
-    if _is_being_written():
-        return good if good is not None and not _is_whole(text, good) else _stages(text) or {}
-    return read_stages()
+    if not _is_being_written():
+        return read_entries()
+    stages = good if good is not None and not _is_whole(text, good) else _stages(text)
+    try:
+        return list(entries_of(stages or {}))
+    except ConfigError:  # cut off within an entry
+        return list(entries_of(good or {}))
 
 
 def _is_being_written() -> bool:
@@ -184,16 +195,11 @@ def _text(file: Path) -> str:
 
 
 def _stages(text: str) -> dict[str, Any] | None:
-    """Stages of a lock file or dvc.yaml by name, or None if it cannot be read."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
+    """Stages of a lock file or dvc.yaml by name; None if it cannot be read or has none."""
     try:
-        content = YAML(typ="safe").load(text)
-    except YAMLError:
+        return parse_stages(text) or None
+    except ValueError:
         return None
-    stages = content.get("stages") if isinstance(content, dict) else None
-    return stages if isinstance(stages, dict) else None
 
 
 def _wait_for_end(pid: int) -> None:

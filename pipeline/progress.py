@@ -11,6 +11,29 @@ from typing import Any
 from pipeline.process import seconds_since_start
 
 
+@dataclass(frozen=True)
+class ProgressRecord:
+    """What a progress bar counted.
+
+    Attributes:
+        unit: of `done` and `reused`, such as `rollouts`.
+        done: units made, those reused from a stopped run included.
+        amount: counted beside it, in `rate_unit`, such as tokens.
+        seconds: that the work took.
+        per_second: `rate_unit` per second.
+        first_at: seconds from the start of the process until the first work was done; None if none was.
+    """
+
+    unit: str = ""
+    done: int = 0
+    reused: int = 0
+    amount: int = 0
+    rate_unit: str = ""
+    seconds: float = 0.0
+    per_second: float = 0.0
+    first_at: float | None = None
+
+
 @dataclass
 class Progress:
     """Counts work done. Use as a context manager.
@@ -96,15 +119,15 @@ class Progress:
         )
         return f"{self.done:,} {self.unit}{reused}{amount} in {self.seconds:.1f} s ({speed})"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ProgressRecord:
         """What it counted, for run_info."""
-        return {
-            "unit": self.unit,
-            "done": self.done,
-            "reused": self.reused,
-            "amount": self.amount,
-            "rate_unit": self.rate_unit or self.unit,
-            "seconds": round(self.seconds, 3),
-            "per_second": round(self.rate, 1),
-            "first_at": self.first_at,
-        }
+        return ProgressRecord(
+            unit=self.unit,
+            done=self.done,
+            reused=self.reused,
+            amount=self.amount,
+            rate_unit=self.rate_unit or self.unit,
+            seconds=round(self.seconds, 3),
+            per_second=round(self.rate, 1),
+            first_at=self.first_at,
+        )

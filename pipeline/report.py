@@ -16,11 +16,18 @@ import pyarrow.parquet as pq
 
 from pipeline.artifacts import damaged, path_of, read_facts, read_metrics, read_table
 from pipeline.config import BASE_KEY, Params
-from pipeline.errors import ArtifactError
 from pipeline.evaluation import interval, paired_difference, prompt_means
 from pipeline.plan import ITERATION_STAGES
+from pipeline.run.curves import (
+    COLUMNS,
+    CURVES_FILE,
+    REWARD_BOUNDS,
+    SAMPLES,
+    SCORES,
+    TRAINING,
+    read_curves,
+)
 
-CURVES_FILE = Path("reports/curves.csv")
 Numbers = Mapping[str, float | None]
 Bounds = tuple[float | None, float | None]
 """Ends of a 95 % interval; None where it is unknown."""
@@ -29,26 +36,6 @@ EVALUATION = re.compile(
     r"eval/(?P<set>.+)/(?P<what>mean|pass)_at_(?P<samples>\d+)(?P<bound>_low|_high)?"
     r"|eval/(?P<greedy_set>.+)/greedy(?P<greedy_bound>_low|_high)?"
 )
-TRAINING = {
-    "reward": "reward",
-    "reward_std": "reward_std",
-    "zero_signal_groups": "frac_reward_zero_std",
-    "completion_length": "completions/mean_length",
-    "truncated": "completions/clipped_ratio",
-    "entropy": "entropy",
-    "kl": "kl",
-    "clip_share": "clip_ratio/region_mean",
-    "grad_norm": "grad_norm",
-}
-"""Column of curves.csv: metric of the iteration."""
-SCORES = tuple(
-    f"{what}{bound}" for what in ("mean", "greedy", "pass") for bound in ("", "_low", "_high")
-)
-REWARD_BOUNDS = ("reward_low", "reward_high")
-"""Columns of the 95 % interval of the mean training reward; curves of older code have none."""
-SAMPLES = "samples"
-"""Column of the answers to each prompt that a mean is of; curves of older code have none."""
-COLUMNS = ("iteration", "step", "recipe", "set", *SCORES, *TRAINING, *REWARD_BOUNDS, SAMPLES)
 SUMMED_UP = ("reward", "zero_signal_groups", "completion_length", "entropy", "kl", "clip_share")
 """Columns of the last iteration that stand in the summary: `dvc exp show` has a column for each."""
 LAST = ("mean", "mean_low", "mean_high", "greedy", "pass")
@@ -162,23 +149,6 @@ def write_curves(report: Report, path: Path) -> None:
         writer.writerows(curve_rows(report))
 
 
-def read_curves(path: Path) -> list[dict[str, Any]]:
-    """The rows of curves.csv, as `curve_rows` made them.
-
-    Raises:
-        ArtifactError: if the file is missing or not as it was written.
-    """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [_row(each) for each in csv.DictReader(file)]
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: does not exist", "run `dvc repro`") from None
-    except (OSError, LookupError, TypeError, ValueError):
-        raise ArtifactError(
-            f"{path}: not as it was written", "`dvc repro report` writes it anew"
-        ) from None
-
-
 def curves_of(params: Params) -> list[dict[str, Any]]:
     """The curves of the workspace: from the metrics on disk, or, where these were not pulled, as curves.csv has them.
 
@@ -191,14 +161,6 @@ def curves_of(params: Params) -> list[dict[str, Any]]:
     if path_of("metrics/evaluate_policy", BASE_KEY).exists():
         return curve_rows(with_reward_bounds(Report(read_iterations(params))))
     return read_curves(CURVES_FILE) if CURVES_FILE.exists() else []
-
-
-def _row(cells: Mapping[str, str]) -> dict[str, Any]:
-    row = {name: float(cells[name]) if cells[name] else None for name in (*SCORES, *TRAINING)}
-    row |= {name: float(cells[name]) if cells.get(name) else None for name in REWARD_BOUNDS}
-    row[SAMPLES] = int(cells[SAMPLES]) if cells.get(SAMPLES) else None
-    words = {name: cells[name] for name in ("iteration", "recipe", "set")}
-    return {**words, "step": int(cells["step"]), **row}
 
 
 def summary(report: Report) -> dict[str, Any]:

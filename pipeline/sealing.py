@@ -21,11 +21,20 @@ from pipeline import checking, lock_guard
 from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.atomic import TEMPORARY_PREFIX, replacing
 from pipeline.config import BASE_KEY, Iteration, Params
-from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
+from pipeline.dvc_lock import (
+    LOCK_FILE,
+    PIPELINE_FILE,
+    RESCORES_LOCK_FILE,
+    lock_of,
+    parse_stages,
+    texts_of,
+    without,
+)
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
-from pipeline.lock_text import entries_of, lock_of, without
-from pipeline.params import parse_yaml, read_text, read_yaml, write_text
-from pipeline.plan import RESCORE_STAGE, make_plan
+from pipeline.params import read_text, read_yaml, write_text
+from pipeline.plan import RESCORE_STAGE
+from pipeline.run.currency import Currency
+from pipeline.run.run import Run
 from pipeline.running_steps import is_alive
 from pipeline.sealed import VERSION, files_of, read_part, run_settings
 from pipeline.yaml_text import flow, without_entries
@@ -132,14 +141,14 @@ def seal(sealing: Sealing, params: Params, repo: Repo) -> None:
     Raises:
         RollbookError: if a step of them is not finished or not current, or its results are not in DVC's cache.
     """
-    _refuse_unfinished(sealing.keys, params)
-    plan = make_plan(params)
-    _refuse_stale(sealing.keys, params, plan)
+    currency = Run().currency
+    _refuse_unfinished(sealing.keys, currency)
+    _refuse_stale(sealing.keys, currency)
     entries = _entries(sealing.keys, params)
     _refuse_changed(entries, repo)
     definitions, locked, outputs = files_of(sealing.part)
     text = lock_of(entries.values())
-    write_json(definitions_of(sealing, params, plan), definitions)
+    write_json(definitions_of(sealing, params, currency.plan), definitions)
     _write_text(text, locked)
     _write_text(_outputs_text(sealing.part, text, sealing.pruned), outputs)
     finish(sealing.part)
@@ -151,7 +160,7 @@ def finish(part: str) -> None:
     keys = content["iterations"].keys()
     if keys & (read_yaml().get("iterations") or {}).keys():
         write_text(without_entries(read_text(), "iterations", keys))
-    names = entries_of(files_of(part)[1].read_text(encoding="utf-8")).keys()
+    names = texts_of(files_of(part)[1].read_text(encoding="utf-8")).keys()
     for lock in (LOCK_FILE, RESCORES_LOCK_FILE):
         _shorten(lock, names)
     lock_guard.remember()
@@ -179,18 +188,18 @@ def size_of(part: str, keys: Collection[str]) -> int:
 # --- may it be sealed? ----------------------------------------------------------------------------
 
 
-def _refuse_unfinished(keys: Collection[str], params: Params) -> None:
-    if waiting := [key for key in checking.unfinished(params) if key in keys]:
+def _refuse_unfinished(keys: Collection[str], currency: Currency) -> None:
+    if waiting := [key for key in currency.unfinished if key in keys]:
         raise RollbookError(
             f"not finished: {', '.join(waiting)}", "run `dvc repro`, or seal a shorter range"
         )
 
 
-def _refuse_stale(keys: Collection[str], params: Params, plan: Mapping[str, Any]) -> None:
-    found = checking.reruns(params, plan)
+def _refuse_stale(keys: Collection[str], currency: Currency) -> None:
+    found = currency.reruns
     if stale := [step for step in found if step.key in keys or step.key == BASE_KEY]:
         raise RollbookError(
-            f"settings, code or inputs changed since they ran: {checking.describe(stale)}",
+            f"settings, code or inputs changed since they ran: {checking.describe(stale, currency.cause)}",
             "undo the change, or run `dvc repro`; what is sealed stays as it is",
         )
 
@@ -255,11 +264,11 @@ def _entries(keys: Sequence[str], params: Params) -> dict[str, str]:
     """Entries of the lock files that belong to iterations, those of stored re-scores among them."""
     stages = read_yaml(PIPELINE_FILE)["stages"]
     looped = [name for name, said in stages.items() if said.get("foreach") == LOOP]
-    locked = entries_of(LOCK_FILE.read_text(encoding="utf-8"))
+    locked = texts_of(LOCK_FILE.read_text(encoding="utf-8"))
     names = [f"{name}@{key}" for key in keys for name in looped]
     found = {name: locked[name] for name in names if name in locked}
     if RESCORES_LOCK_FILE.exists():
-        locked = entries_of(RESCORES_LOCK_FILE.read_text(encoding="utf-8"))
+        locked = texts_of(RESCORES_LOCK_FILE.read_text(encoding="utf-8"))
         names = [f"{RESCORE_STAGE}@{name}-{key}" for key in keys for name in params.rescores]
         found |= {name: locked[name] for name in names if name in locked}
     return found
@@ -267,8 +276,7 @@ def _entries(keys: Sequence[str], params: Params) -> dict[str, str]:
 
 def _outputs(lock_text: str) -> Iterator[dict[str, Any]]:
     """Outputs in a lock file: path, md5, size, and what else DVC says of them."""
-    stages = parse_yaml(lock_text, str(LOCK_FILE))["stages"]
-    return (out for entry in stages.values() for out in entry.get("outs") or [])
+    return (out for entry in parse_stages(lock_text).values() for out in entry.get("outs") or [])
 
 
 def _outputs_text(part: str, lock_text: str, pruned: Collection[str]) -> str:

@@ -56,6 +56,7 @@ from pipeline.plan import (
 from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
+from pipeline.run_info import RunInfo
 from pipeline.running_steps import label_of, lock_file_of
 
 Settings = TypeVar("Settings", bound=StageSettings)
@@ -306,10 +307,8 @@ class Stage(Generic[Settings]):
             )
             clock.lap("outputs")
             write_json(outputs.metrics, self.metrics_path(key))
-            write_json(
-                self._run_info(key, outputs, context, dependencies, inputs, facts, clock),
-                self.run_info_path(key),
-            )
+            info = self._run_info(key, outputs, context, dependencies, inputs, facts, clock)
+            write_json(info.as_json(), self.run_info_path(key))
             for clean_up in context.when_written:
                 clean_up()
             made = "; ".join(bar.summary() for bar in context.progress_made) or "done"
@@ -378,29 +377,30 @@ class Stage(Generic[Settings]):
         inputs: Inputs,
         facts: Mapping[str, Facts],
         clock: _Clock,
-    ) -> dict[str, Any]:
-        return {
-            "stage": self.name,
-            "iteration": key,
-            "command": f"python -m stages.{self.name} --iteration {key}"
-            + (f" --rescore {self.rescore}" if self.rescore else ""),
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            "seconds": clock.laps,
-            "forked": fork_client.is_fork(),
-            "peak_memory_mb": lineage.peak_memory_mb(),
-            "runtime": {**context.runtime.model_dump(mode="json"), "threads_used": _threads_used()},
-            "environment": lineage.environment(),
-            "settings": dependencies.settings,
-            "code": dependencies.code,
-            "files": dependencies.files,
-            "digest": dependencies.digest,
-            "inputs": {name: fact.content_hash for name, fact in inputs.facts.items()},
-            "outputs": {name: fact.content_hash for name, fact in facts.items()},
-            "metrics_sha256": sha256_of(self.metrics_path(key)),
-            "progress": [bar.record() for bar in context.progress_made],
-            "warnings": context.warnings,
-            **outputs.run_info,
-        }
+    ) -> RunInfo:
+        command = f"python -m stages.{self.name} --iteration {key}"
+        return RunInfo(
+            stage=self.name,
+            iteration=key,
+            rescore=self.rescore,
+            command=f"{command} --rescore {self.rescore}" if self.rescore else command,
+            finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            seconds=clock.laps,
+            forked=fork_client.is_fork(),
+            peak_memory_mb=lineage.peak_memory_mb(),
+            runtime={**context.runtime.model_dump(mode="json"), "threads_used": _threads_used()},
+            environment=lineage.environment(),
+            settings=dependencies.settings,
+            code=dependencies.code,
+            files=dependencies.files,
+            digest=dependencies.digest,
+            inputs={name: fact.content_hash for name, fact in inputs.facts.items()},
+            outputs={name: fact.content_hash for name, fact in facts.items()},
+            metrics_sha256=sha256_of(self.metrics_path(key)),
+            progress=[bar.record() for bar in context.progress_made],
+            warnings=context.warnings,
+            more=outputs.run_info,
+        )
 
 
 def _folder_facts(path: Path, item: Input) -> Facts:

@@ -8,21 +8,20 @@ import sys
 
 from pipeline import checking, lock_guard
 from pipeline.artifacts import write_json
-from pipeline.params import read_params
 from pipeline.plan import PLAN_FILE
 from pipeline.process import die_with_parent, run_program
+from pipeline.run.run import Run
 
 
 def check() -> None:
-    params = read_params()
-    plan, warnings, found = checking.examine(params)
-    for warning in warnings:
+    run = Run()
+    for warning in checking.examine(run):
         print(f"check: warning: {warning}", file=sys.stderr)
-    checking.guard(found, params.runtime.max_rerun_hours)
-    write_json(plan, PLAN_FILE)
-    print(
-        f"check: {len(params.iterations)} iterations, all settings valid; {checking.describe(found)}"
-    )
+    params, found, cause = run.params, run.currency.reruns, run.currency.cause
+    checking.guard(found, params.runtime.max_rerun_hours, cause)
+    write_json(run.currency.plan, PLAN_FILE)
+    told = checking.describe(found, cause)
+    print(f"check: {len(params.iterations)} iterations, all settings valid; {told}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from pipeline.artifacts import write_json
 from pipeline.atomic import replacing
 from pipeline.params import read_params
 from pipeline.process import die_with_parent, run_program
-from pipeline.report import CURVES_FILE, read_report, summary, with_reward_bounds, write_curves
+from pipeline.report import read_report, summary, with_reward_bounds, write_curves
+from pipeline.run.curves import CURVES_FILE
 
 SUMMARY = Path("reports/summary.json")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pipeline import checking, lock_guard
-from pipeline.params import read_params
+from pipeline.run.run import Run
 
 
 @click.command()
@@ -20,9 +20,9 @@ def check() -> None:
     """
     for file in lock_guard.mend():
         click.echo(f"mended {file}, which a killed DVC had left unreadable", err=True)
-    params = read_params()
-    plan, warnings, found = checking.examine(params)
-    for warning in warnings:
+    run = Run()
+    params = run.params
+    for warning in checking.examine(run):
         click.echo(f"warning: {warning}", err=True)
     used = dict.fromkeys(item.recipe for item in params.iterations.values())
     beside = f" beside {len(params.sealed)} sealed" if params.sealed else ""
@@ -31,12 +31,13 @@ def check() -> None:
         recipes = (f"{name} (recipe {item.recipe})" for name, item in params.rescores.items())
         parts.append(f"re-scores {', '.join(recipes)}")
     click.echo(f"params.yaml: {', '.join(parts)}: all valid")
-    click.echo(checking.describe(found))
-    if found:
+    currency = run.currency
+    click.echo(checking.describe(currency.reruns, currency.cause))
+    if currency.reruns:
         click.echo(f"  ({checking.KEPT})")
-    if waiting := checking.unfinished(params):
+    if waiting := currency.unfinished:
         click.echo(f"not run yet: {', '.join(waiting)}")
-    for name, keys in checking.waiting_rescores(params, plan).items():
+    for name, keys in currency.waiting_rescores.items():
         if keys:
             click.echo(f"`rollbook rescore --stage {name}` would score {', '.join(keys)}")
-    checking.guard(found, params.runtime.max_rerun_hours)
+    checking.guard(currency.reruns, params.runtime.max_rerun_hours, currency.cause)

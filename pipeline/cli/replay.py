@@ -16,7 +16,7 @@ from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
 from pipeline.params import read_params
 
 if TYPE_CHECKING:
-    from pipeline.lock_entries import Entry
+    from pipeline.dvc_lock import Entry
     from pipeline.replay.choosing import Options
     from pipeline.replay.verdict import StepVerdict
 

@@ -10,7 +10,6 @@ import click
 
 from pipeline.cli.console import refuse_elsewhere
 from pipeline.config import BASE_KEY
-from pipeline.params import read_params
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,10 +45,11 @@ def status(as_json: bool) -> None:
 
     Example: rollbook status
     """
+    from pipeline.run.run import Run
     from pipeline.run_status import read_status
 
     refuse_elsewhere()
-    found = read_status(read_params())
+    found = read_status(Run())
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
         return
@@ -131,7 +131,7 @@ def _counted(waiting: Sequence[StepStatus]) -> str:
     """How many steps, and how many are stale. Those that show an iteration in MLflow are counted apart: `check`, which
     says what runs again, has none of them.
     """
-    from pipeline.run_status import TRACKING_STAGE
+    from pipeline.run.currency import TRACKING_STAGE
 
     shown = sum(step.stage == TRACKING_STAGE for step in waiting)
     steps = [step for step in waiting if step.stage != TRACKING_STAGE]

@@ -11,7 +11,7 @@ from pipeline.curve_words import EVALUATION, TRAINING, Curve
 from pipeline.page.overview import at_samples, figure
 from pipeline.page.run import Branch, Row, Run
 from pipeline.page.scales import axis_layer
-from pipeline.report import REWARD_BOUNDS
+from pipeline.run.curves import REWARD_BOUNDS
 from pipeline.showing.sections import Grid
 from pipeline.visible import visible
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checking import changes
 from pipeline.config import PARAMS_FILE
+from pipeline.dvc_lock import Entry
 from pipeline.errors import RollbookError
-from pipeline.lineage import recorded_patch
-from pipeline.lock_entries import Entry
 from pipeline.plan import Dependencies, dependencies_of
 from pipeline.replay.code_trees import CodeTree, CodeTrees, complete
 from pipeline.replay.settings import find_params, recorded_settings, with_sealed
 from pipeline.replay.steps import label_of, stage_of
+from pipeline.run.currency import changes
+from pipeline.run_info import run_info_in
 from pipeline.stored_revisions import Revision, commit_of
 
 WORKTREE = "worktree"
@@ -85,7 +85,9 @@ class Choice:
         today = None if wanted is None else dependencies_of(stage, wanted)
         since: tuple[str, ...] = ("today's code cannot read its settings",)
         if today is not None:
-            since = tuple(map(str, changes(info, today, stage.settings.places())))
+            since = tuple(
+                map(str, changes(run_info_in(info, Path()), today, stage.settings.places()))
+            )
         if self._options.with_code:
             tree, digest = self._asked_for(today)
         elif today is not None and (today.code, today.files) == (info["code"], info["files"]):
@@ -148,4 +150,6 @@ class Choice:
                 f"{label_of(entry)} ran with other code or settings than today's, outside of git ({changed})",
                 "undo the change, or replay with --with-code worktree",
             )
-        return self._trees.commit(git["commit"], recorded_patch(git))
+        return self._trees.commit(
+            git["commit"], run_info_in(info, Path()).environment.git.patch_bytes
+        )

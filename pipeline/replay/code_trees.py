@@ -14,7 +14,8 @@ from pipeline.artifacts import ROOT
 from pipeline.config import PARAMS_FILE
 from pipeline.errors import RollbookError
 from pipeline.hashing import LARGE
-from pipeline.lineage import SHOWN_DIGITS, git_bytes, git_says
+from pipeline.lineage import git_bytes, git_says
+from pipeline.run_info import SHOWN_DIGITS
 from pipeline.scratch import SCRATCH
 from pipeline.sealed import FOLDER as SEALED_FOLDER
 from pipeline.stored_revisions import extract

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, is_table, read_json
-from pipeline.checking import flat
 from pipeline.errors import ArtifactError
 from pipeline.hashing import FACTS_FILE, files_in
 from pipeline.replay.distances import finite_or_none, number_distances
 from pipeline.replay.tables import facts_that_differ, table_difference
 from pipeline.replay.verdict import BADNESS, Difference, Outcome, worst
 from pipeline.replay.weights import weight_difference
+from pipeline.run.currency import flat
 
 SHOWN_FILES = 3
 SHOWN_KEYS = 3

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, ROOT, read_facts
+from pipeline.dvc_lock import Entry
 from pipeline.errors import ArtifactError
-from pipeline.lock_entries import Entry
 from pipeline.replay.differing import difference, file_difference
 from pipeline.replay.steps import stage_of, was_read
 from pipeline.replay.stored import LISTING, AlteredCopy, StoredArtifacts, dvc_md5

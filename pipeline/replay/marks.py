@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from pipeline.lock_entries import Entry
+from pipeline.dvc_lock import Entry
 from pipeline.replay.verdict import Outcome, StepVerdict
 from pipeline.tracking.verdicts import ReplayMark
 

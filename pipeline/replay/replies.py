@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipeline.dvc_lock import Entry
 from pipeline.errors import ArtifactError, RollbookError
-from pipeline.lock_entries import Entry
 from pipeline.replay.code_trees import CodeTree
 from pipeline.replay.programs import output_of
 from pipeline.replay.stored import StoredArtifacts

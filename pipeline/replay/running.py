@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of, read_json, write_json
+from pipeline.dvc_lock import Entry
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.hashing import short
-from pipeline.lock_entries import Entry
 from pipeline.plan import ONCE_STAGES, PLAN_FILE, RESCORES
 from pipeline.process import exclusive
 from pipeline.replay.choosing import Choice, Options

@@ -11,7 +11,8 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from pipeline.recipe_words import stretches
-from pipeline.report import EVALUATION, TRAINING
+from pipeline.report import EVALUATION
+from pipeline.run.curves import TRAINING
 from pipeline.tracking.chains import Chain
 from pipeline.tracking.descriptions import NOTE, chain_text
 from pipeline.tracking.finished import Metrics, Step

@@ -9,7 +9,7 @@ import polars as pl
 import polars.selectors as cs
 
 from pipeline.artifacts import path_of
-from pipeline.dataset import scan
+from pipeline.run.run import Run
 
 JOINED = ("prompts", "scores", "advantages")
 ANSWER_LENGTH = 200
@@ -27,9 +27,13 @@ def readable(key: str) -> pl.DataFrame:
 
     Lists are left out but for `messages`; `length_tokens` and `prompt_length_tokens` say how long they were.
     """
-    frame = scan("rollouts", join=JOINED, iterations=[key]).with_columns(
-        length_tokens=pl.col("completion_token_ids").list.len(),
-        prompt_length_tokens=pl.col("prompt_token_ids").list.len(),
+    frame = (
+        Run()
+        .scan("rollouts", join=JOINED, iterations=[key])
+        .with_columns(
+            length_tokens=pl.col("completion_token_ids").list.len(),
+            prompt_length_tokens=pl.col("prompt_token_ids").list.len(),
+        )
     )
     return frame.select("messages", ~cs.by_dtype(pl.List, pl.Struct)).collect()
 

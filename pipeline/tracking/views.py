@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.report import EVALUATION, TRAINING
+from pipeline.report import EVALUATION
+from pipeline.run.curves import TRAINING
 from pipeline.tracking.chains import Chain
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of
 from pipeline.config import BASE_KEY, Params
-from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
-from pipeline.lock_entries import Entry, entries_of, read_entries
-from pipeline.lock_guard import current_stages
+from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE, Entry, read_entries
+from pipeline.lock_guard import current_entries
 from pipeline.params import read_yaml
 from pipeline.running_steps import dvc_is_at_work
 from pipeline.sealed import files_of
@@ -118,7 +117,7 @@ def read_recorded(params: Params) -> Recorded:
 def _entries(file: Path) -> list[Entry]:
     """Finished steps of a lock file; while DVC writes dvc.lock, as they stood before."""
     if file == LOCK_FILE and dvc_is_at_work():
-        return list(entries_of(current_stages()))
+        return current_entries()
     return read_entries(file)
 
 

@@ -292,7 +292,7 @@ def _recipe(project: Path) -> dict[str, Any]:
 
 def _floor(project: Path, costs: Sequence[Cost]) -> str:
     """What the multiplications alone would take at the speed that matrices of the model's size reach here and now."""
-    from pipeline.dataset import load
+    from pipeline import load
 
     torch.set_num_threads(THREADS)
     config = json.loads((project / "artifacts/policies/i0000/config.json").read_text())

@@ -19,9 +19,9 @@ HEAD = (
 def now_and_here() -> str:
     """The date, the machine, and versions of the packages."""
     environment = lineage.environment()
-    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items())
     return (
-        f"{datetime.date.today().isoformat()} on {environment['cpu']}, {os.cpu_count()} processors, "
+        f"{datetime.date.today().isoformat()} on {environment.cpu}, {os.cpu_count()} processors, "
         f"Python {platform.python_version()}, {packages}"
     )
 

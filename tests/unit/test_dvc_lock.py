@@ -4,9 +4,14 @@ from pathlib import Path
 import pytest
 
 from pipeline import lock_guard
-from pipeline.dvc_lock import LOCK_FILE, output_md5s
+from pipeline.dvc_lock import (
+    LOCK_FILE,
+    output_md5s,
+    parse_stages,
+    read_entries,
+    yaml_section,
+)
 from pipeline.errors import ConfigError
-from pipeline.lock_entries import read_entries
 from pipeline.params import read_text, read_yaml
 
 LOCK = """\
@@ -34,7 +39,7 @@ stages:
     outs:
     - path: artifacts/rollouts/i0001.parquet
       hash: md5
-      md5: 11111111111111111111111111111111
+      md5: cccccccccccccccccccccccccccccccc
       size: 5
 """
 
@@ -44,7 +49,7 @@ def test_md5s_of_outputs_and_not_of_dependencies(tmp_path: Path) -> None:
     lock = tmp_path / "dvc.lock"
     lock.write_text(LOCK)
     assert output_md5s(lock) == {
-        "artifacts/rollouts/i0001.parquet": "1" * 32,
+        "artifacts/rollouts/i0001.parquet": "c" * 32,
         "artifacts/policies/i0000": "2" * 32 + ".dir",
     }
 
@@ -60,9 +65,9 @@ MEND = "`git checkout dvc.lock` brings the committed one back"
     ("content", "what"),
     [
         (b"\xff\xfe\0garbage{{{", "can't decode byte 0xff"),
-        (b"garbage{{{", "line 1 is none of a lock file"),
-        (b"<<<<<<< HEAD\n" + LOCK.encode(), "line 1 is none of a lock file"),
-        (LOCK.encode()[: LOCK.index("1" * 32) + 19], f"'{'1' * 19}' is no md5"),
+        (b"garbage{{{", "should hold steps by name"),
+        (b"<<<<<<< HEAD\n" + LOCK.encode(), "mapping values are not allowed"),
+        (LOCK.encode()[: LOCK.index("c" * 32) + 19], f"'{'c' * 19}' of artifacts/rollouts"),
     ],
 )
 def test_a_damaged_lock_file_is_named_with_its_mend(
@@ -74,10 +79,10 @@ def test_a_damaged_lock_file_is_named_with_its_mend(
     assert what in str(caught.value) and MEND in str(caught.value)
     with pytest.raises(ConfigError, match=MEND):
         read_entries()
-    assert lock_guard.current_stages() == {} or b"stages" in content  # it may be being written
+    assert lock_guard.current_entries() == [] or b"stages" in content  # it may be being written
     os.utime(LOCK_FILE, (0, 0))
     with pytest.raises(ConfigError, match=MEND):
-        lock_guard.current_stages()
+        lock_guard.current_entries()
 
 
 @pytest.mark.parametrize("content", ["stages: [a]", "stages: {a: 1}", "stages: {a: {outs: [b]}}"])
@@ -104,3 +109,38 @@ def test_a_damaged_params_file_is_named_with_its_mend(project: Path, content: by
     if content == b"\xff":
         with pytest.raises(ConfigError, match=mend):
             read_text()
+
+
+OTHERS = """\
+schema: '2.0'
+stages:
+  a@i0001:
+    cmd: exec python -m stages.a --iteration i0001
+    deps:
+    - path: 'it''s here'
+      hash: md5
+      md5: '11111111111111111111111111111111'
+      size: 5
+      isexec: true
+    params:
+      artifacts/plan.json:
+        i0001.a: '123'
+      params.yaml:
+        seed: 0
+        rate: 1e-06
+  b-name: {cmd: "python -m b: c", outs: [{path: x, md5: 1e111111111111111111111111111111}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [LOCK, OTHERS, "", "schema: '2.0'\nstages: {}\n", LOCK[: LOCK.index("    params:")]]
+)
+def test_the_line_parser_gives_what_a_yaml_parser_gives(text: str) -> None:
+    assert parse_stages(text) == yaml_section(text, "stages")
+
+
+def test_what_dvc_writes_is_parsed_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a run of hundreds of iterations would take seconds to look at."""
+    expected = yaml_section(LOCK, "stages")
+    monkeypatch.setattr("pipeline.dvc_lock.yaml_section", None)
+    assert parse_stages(LOCK) == expected

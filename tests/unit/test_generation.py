@@ -116,7 +116,7 @@ def test_what_a_killed_run_has_finished_is_reused(
     assert _completions(inputs, again) == undisturbed
     (bar,) = again.progress_made
     assert (bar.reused, bar.done) == (3 * BATCH_SIZE, len(REQUESTS))
-    assert bar.record()["reused"] == 3 * BATCH_SIZE
+    assert bar.record().reused == 3 * BATCH_SIZE
     assert 0 < bar.amount < sum(len(each.token_ids) for each in undisturbed)
     finished = _context()
     assert _completions(inputs, finished) == undisturbed

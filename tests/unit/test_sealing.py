@@ -21,8 +21,8 @@ from pipeline.cli.iterate import next_iterations
 from pipeline.cli.main import rollbook
 from pipeline.cli.seal import kept_keys
 from pipeline.cli.train_from import branch
+from pipeline.dvc_lock import lock_of, texts_of, without
 from pipeline.errors import ConfigError, RollbookError
-from pipeline.lock_text import entries_of, lock_of, without
 from pipeline.page.choosing import Limits
 from pipeline.page.curves import charts
 from pipeline.page.environment import environments
@@ -34,6 +34,7 @@ from pipeline.page.run import run_of
 from pipeline.params import parse_params, read_params, read_text, read_yaml, write_text
 from pipeline.plan import PLAN_FILE, make_plan
 from pipeline.report import read_report
+from pipeline.run.run import Run
 from pipeline.sealed import read_sealed, sealed_md5s
 from pipeline.tracking.chains import read_chains
 from tests.unit.test_params import ROOT, shipped
@@ -126,7 +127,7 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     rollouts = pipeline.load("rollouts", join=("scores",))
     plan = json.loads(PLAN_FILE.read_text())
     lock, text = Path("dvc.lock").read_text(), read_text()
-    entries = entries_of(lock)
+    entries = texts_of(lock)
     _done("i0001-i0003", "--keep", "every:2")
 
     assert list(read_yaml()["iterations"]) == ["i0004"]
@@ -134,8 +135,8 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     assert set(read_text().splitlines()) <= set(text.splitlines())
     gone = {name for name in entries if name.rpartition("@")[2] in KEYS[:3]}
     assert len(gone) == 3 * 8
-    assert entries_of(Path("dvc.lock").read_text()).keys() == entries.keys() - gone
-    assert entries_of(Path("sealed/i0001-i0003.yaml").read_text()) == {
+    assert texts_of(Path("dvc.lock").read_text()).keys() == entries.keys() - gone
+    assert texts_of(Path("sealed/i0001-i0003.yaml").read_text()) == {
         name: entries[name] for name in gone
     }
     assert sealed_md5s().keys() >= {"artifacts/policies/i0001", "artifacts/rollouts/i0003.parquet"}
@@ -152,8 +153,8 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     assert read_report(params) == before
     assert pipeline.load("rollouts", join=("scores",)).equals(rollouts)
     assert [chain.contents for chain in read_chains(params)] == [chain.contents for chain in chains]
-    assert checking.reruns(params, make_plan(params)) == []
-    assert checking.unfinished(params) == []
+    assert Run().currency.reruns == []
+    assert Run().currency.unfinished == []
 
 
 def test_the_page_shows_of_sealed_iterations_what_it_showed_before(
@@ -459,7 +460,7 @@ datasets:
 
 
 def test_entries_of_a_lock_file() -> None:
-    entries = entries_of(LOCK)
+    entries = texts_of(LOCK)
     assert list(entries) == ["check", "b@i0001", "b@i0002"]
     assert entries["b@i0001"] == "  'b@i0001':\n    cmd: b\n"
     assert without(LOCK, ["b@i0001"]) == LOCK.replace(entries["b@i0001"], "")

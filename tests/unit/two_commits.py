@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import write_table
 from pipeline.dvc_cache import cached_path
-from pipeline.lock_text import lock_of
+from pipeline.dvc_lock import lock_of
 from tests.builders import prompt_rows, table, with_greedy
 from tests.unit.test_params import ROOT
 from tests.unit.tracking.project import Project

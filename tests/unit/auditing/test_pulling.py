@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from pipeline.artifacts import path_of, read_json, write_json
 from pipeline.cli.main import rollbook
 from pipeline.dvc_cache import OBJECTS, object_in
-from pipeline.dvc_lock import LOCK_FILE
+from pipeline.dvc_lock import LOCK_FILE, without
 from pipeline.errors import RollbookError
-from pipeline.lock_text import without
 from pipeline.plan import PLAN_FILE
 from pipeline.sealed import recorded_md5s
 from tests.unit.auditing.finished_run import in_cache

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.dvc_cache import cached_path, members
-from pipeline.lock_entries import Entry, read_entries
+from pipeline.dvc_lock import Entry, read_entries
 from pipeline.params import read_params
 from pipeline.replay.judging import Judge
 from pipeline.replay.stored import StoredArtifacts

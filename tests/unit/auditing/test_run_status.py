@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from pipeline.artifacts import path_of, read_json, write_json
 from pipeline.cli.main import rollbook
-from pipeline.dvc_lock import LOCK_FILE, output_md5s
+from pipeline.dvc_lock import LOCK_FILE, lock_of, output_md5s, texts_of, without
 from pipeline.lock_guard import remember
-from pipeline.lock_text import entries_of, lock_of, without
-from pipeline.params import read_params
 from pipeline.plan import ITERATION_STAGES, PLAN_FILE
 from pipeline.process import exclusive
-from pipeline.run_status import TRACKING_STAGE, RunStatus, State, read_status
+from pipeline.run.currency import TRACKING_STAGE, State, currency_of
+from pipeline.run.run import Run
+from pipeline.run_status import RunStatus, read_status
 from pipeline.running_steps import lock_file_of
 from tests.unit.auditing.finished_run import KEYS, settings, write_settings
 
@@ -25,12 +25,14 @@ STAGES = (*ITERATION_STAGES, TRACKING_STAGE)
 
 def status() -> RunStatus:
     """Of settings that were changed."""
-    return read_status(read_params())
+    return read_status(Run())
 
 
 def unchanged() -> RunStatus:
     """Of settings and code that are as they were planned: hashing the code again takes half a second."""
-    return read_status(read_params(), read_json(PLAN_FILE))
+    run = Run()
+    vars(run)["currency"] = currency_of(run, read_json(PLAN_FILE))
+    return read_status(run)
 
 
 def states(found: RunStatus, key: str) -> str:
@@ -136,11 +138,11 @@ def test_an_older_lock_file_is_believed(run: Path) -> None:
 
 def test_what_reads_something_that_was_made_again_is_stale(run: Path) -> None:
     """As when `dvc repro` was stopped in between; settings and code are those of then."""
-    entries = entries_of(LOCK_FILE.read_text())
+    entries = texts_of(LOCK_FILE.read_text())
     made = entries["score_rollouts@i0002"]
     md5 = output_md5s()["artifacts/scores/i0002.parquet"]
     LOCK_FILE.write_text(
-        lock_of({**entries, "score_rollouts@i0002": made.replace(md5, "0" * 32)}.values())
+        lock_of({**entries, "score_rollouts@i0002": made.replace(md5, "f" * 32)}.values())
     )
     found = unchanged()
     assert states(found, "i0002") == "dddd" + "ssss"

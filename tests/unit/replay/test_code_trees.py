@@ -6,14 +6,16 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import RollbookError
 from pipeline.hashing import LARGE
-from pipeline.lineage import PATCH_LIMIT_BYTES, environment, recorded_patch
+from pipeline.lineage import git_state
 from pipeline.replay.code_trees import CodeTrees, complete
+from pipeline.run_info import PATCH_LIMIT_BYTES, GitState
 from tests.e2e.projects import commit, git
 
 REWARD = "def one():\n    return 1\n\n\ndef two():\n    return 2\n"
@@ -51,11 +53,11 @@ def _edited() -> tuple[str, bytes]:
 
 def _recorded() -> tuple[str, bytes]:
     """Commit and patch as run_info records them, through JSON."""
-    state = json.loads(json.dumps(environment()["git"], ensure_ascii=False).encode())
-    assert state["dirty"]
-    patch = recorded_patch(state)
-    assert hashlib.sha256(patch).hexdigest() == state["patch_sha256"]
-    return state["commit"], patch
+    state = GitState(**json.loads(json.dumps(asdict(git_state()), ensure_ascii=False).encode()))
+    assert state.dirty
+    patch = state.patch_bytes
+    assert hashlib.sha256(patch).hexdigest() == state.patch_sha256
+    return state.commit, patch
 
 
 def test_a_commit_with_its_patch(repository: Path, tmp_path: Path) -> None:

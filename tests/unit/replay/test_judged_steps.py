@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of, write_json
 from pipeline.dvc_cache import cached_path
+from pipeline.dvc_lock import Entry, read_entries
 from pipeline.errors import RollbookError
-from pipeline.lock_entries import Entry, read_entries
 from pipeline.params import read_params
 from pipeline.plan import PLAN_FILE, make_plan
 from pipeline.replay.code_trees import CodeTree

@@ -21,9 +21,8 @@ from ruamel.yaml import YAML
 from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.cli.replay import FOLDER
 from pipeline.dvc_cache import cached_path
+from pipeline.dvc_lock import HEAD, Entry, lock_of, read_entries, texts_of
 from pipeline.errors import ArtifactError, RollbookError
-from pipeline.lock_entries import Entry, read_entries
-from pipeline.lock_text import HEAD, entries_of, lock_of
 from pipeline.params import read_params
 from pipeline.plan import PLAN_FILE, make_plan
 from pipeline.replay.programs import output_of
@@ -223,7 +222,7 @@ def test_settings_of_a_sealed_iteration(copy: Path) -> None:
     part, params = "i0001", read_params()
     definitions, locked, outputs = files_of(part)
     write_json(definitions_of(Sealing(part, ["i0001"], []), params, make_plan(params)), definitions)
-    entries = entries_of(Path("dvc.lock").read_text())
+    entries = texts_of(Path("dvc.lock").read_text())
     locked.write_text(lock_of([entries[SCORE]]))
     outputs.write_text("wdir: ..\nouts: []\n")
     Path("dvc.lock").write_text(HEAD + entries["prepare_data"])

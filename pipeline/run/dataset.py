@@ -1,4 +1,4 @@
-"""All iterations of a table as one data set: `pipeline.load`."""
+"""All iterations of a table as one polars data frame, other tables joined to it."""
 
 from __future__ import annotations
 
@@ -13,63 +13,38 @@ from pipeline.artifacts import (
     TABLES,
     is_table,
     keys_of,
-    path_of,
     read_facts,
     refuse_other,
 )
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
-from pipeline.params import read_yaml
-from pipeline.sealed import read_sealed
-
-
-def load(
-    kind: str, join: Sequence[str] = (), iterations: Iterable[str] | None = None
-) -> pl.DataFrame:
-    """All iterations of a table as one polars data frame, with other tables joined to it.
-
-    Args:
-        kind: a table kind, such as `rollouts` or `rescores/<name>`.
-        join: further kinds; joined by `rollout_id`, or by `iteration` and `prompt_id` where one side is about prompts.
-            Columns that both sides have are taken from the left.
-        iterations: keys wanted; default those of params.yaml and sealed ones that are on disk (without a params.yaml,
-            all on disk): tables of iterations that were taken out of it stay on disk and belong to another run.
-
-    Raises:
-        ArtifactError: for an unknown kind, a missing or foreign table, or tables that have no rows in common.
-            Contents are not hashed again, as stages do when they read.
-
-    Example:
-        >>> pipeline.load("rollouts", join=("prompts", "scores", "advantages"))
-    """
-    return scan(kind, join, iterations).collect()
+from pipeline.run.store import Store
 
 
 def scan(
-    kind: str, join: Sequence[str] = (), iterations: Iterable[str] | None = None
+    run: Store, kind: str, join: Sequence[str] = (), iterations: Iterable[str] | None = None
 ) -> pl.LazyFrame:
-    """The same as `load`, not read yet: columns that are not selected are never loaded."""
+    """See `pipeline.run.run.Run.scan`. Columns that are not selected are never read; contents are not hashed again."""
     for name in (kind, *join):
         if not is_table(name):
-            raise ArtifactError(f"there is no table {name!r}; {nearest(name, _allowed(name))}")
-    wanted = sorted(iterations) if iterations is not None else _current(keys_of(kind))
+            raise ArtifactError(f"there is no table {name!r}; {nearest(name, _allowed(run, name))}")
+    wanted = (
+        sorted(iterations) if iterations is not None else _current(run, keys_of(kind, run.root))
+    )
     if not wanted:
         raise ArtifactError(f"{ROOT / kind}: holds no tables yet", _command(kind))
 
     def frame(name: str) -> pl.LazyFrame:
-        paths = [
-            path_of(name, key)
-            for key in wanted
-            if iterations is not None or path_of(name, key).exists()
-        ]
-        if missing := [str(path) for path in paths if not path.exists()]:
+        keys = wanted if iterations is not None else [key for key in wanted if run.has(name, key)]
+        if missing := [str(run.place(name, key)) for key in keys if not run.has(name, key)]:
             raise ArtifactError(
                 f"{', '.join(missing)}: not on disk", f"{_command(name)} or `dvc checkout`"
             )
-        if not paths:
+        if not keys:
             raise ArtifactError(
                 f"{ROOT / name}: holds no tables for {', '.join(wanted[:3])}…", _command(name)
             )
+        paths = [run.place(name, key) for key in keys]
         for path in paths:
             refuse_other(read_facts(path), name, path)
         return pl.concat([pl.scan_parquet(path) for path in paths], how="diagonal_relaxed")
@@ -92,10 +67,10 @@ def scan(
     return left
 
 
-def _allowed(kind: str) -> list[str]:
+def _allowed(run: Store, kind: str) -> list[str]:
     """Kinds that can be asked for instead; where only a name is missing, those on disk that have one."""
     named = {
-        family: [f"{family}/{folder.name}" for folder in (ROOT / family).glob("*/")]
+        family: [f"{family}/{folder.name}" for folder in (run.root / ROOT / family).glob("*/")]
         or [f"{family}/<name>"]
         for family in NAMED_TABLES
     }
@@ -110,11 +85,9 @@ def _command(kind: str) -> str:
     return f"name it under `rescores:` in params.yaml and run `rollbook rescore --stage {name}`"
 
 
-def _current(keys: list[str]) -> list[str]:
-    """Keys that params.yaml knows, sealed ones, and those that are no iterations."""
-    if not PARAMS_FILE.exists():
+def _current(run: Store, keys: list[str]) -> list[str]:
+    """Keys that params.yaml knows, sealed ones, and those that are no iterations; without a params.yaml all."""
+    if not (run.root / PARAMS_FILE).exists():
         return keys
-    known = {*(read_yaml().get("iterations") or {}), *read_sealed()}
-    return [
-        key for key in keys if key in known or key == BASE_KEY or not ITERATION_KEY.fullmatch(key)
-    ]
+    known = {BASE_KEY, *run.keys}
+    return [key for key in keys if key in known or not ITERATION_KEY.fullmatch(key)]

@@ -6,7 +6,8 @@ import pytest
 
 from pipeline.artifacts import ROW_GROUP_ROWS, schema_of, write_table
 from pipeline.errors import ArtifactError
-from pipeline.showing.tables import BATCH_ROWS, Stored, stored
+from pipeline.run.run import Run
+from pipeline.run.stored import BATCH_ROWS, StoredTable
 
 ROWS = 2 * ROW_GROUP_ROWS + 100
 PLACES = [0, BATCH_ROWS - 1, BATCH_ROWS, 5000, ROW_GROUP_ROWS - 1, ROW_GROUP_ROWS, ROWS - 1]
@@ -14,7 +15,7 @@ WANTED, OTHER = f"{7:016x}", f"{8:016x}"
 
 
 @pytest.fixture
-def table(project: Path) -> Stored:
+def table(project: Path) -> StoredTable:
     """A table in three row groups; the rows at PLACES are those of one prompt, the first and the last are not."""
     ids = [f"{number + 100:016x}" for number in range(ROWS)]
     for place in PLACES:
@@ -27,10 +28,10 @@ def table(project: Path) -> Stored:
         "set": ["train"] * ROWS,
     }
     write_table(schema_of("data").build(columns), "data", "train")
-    return Stored("data", "train")
+    return Run().table("data", "train")
 
 
-def test_all_rows_are_found_in_order(table: Stored) -> None:
+def test_all_rows_are_found_in_order(table: StoredTable) -> None:
     found = table.where("prompt_id", WANTED, ["reference_answer", "no such column"])
     assert found.column_names == ["reference_answer"]
     assert found["reference_answer"].to_pylist() == [str(place) for place in PLACES]
@@ -41,7 +42,7 @@ def test_all_rows_are_found_in_order(table: Stored) -> None:
     assert nothing.num_rows == 0 and nothing.column_names == table.names
 
 
-def test_places_of_another_table_only_say_where_to_begin(table: Stored) -> None:
+def test_places_of_another_table_only_say_where_to_begin(table: StoredTable) -> None:
     own = table.places("prompt_id", WANTED)
     assert own.count == len(PLACES) and list(own.masks) == [0, 1, 2]
     last = table.places("prompt_id", f"{ROWS + 50:016x}")
@@ -51,9 +52,9 @@ def test_places_of_another_table_only_say_where_to_begin(table: Stored) -> None:
     assert table.at(table.places("prompt_id", WANTED, beside=own)).num_rows == len(PLACES)
 
 
-def test_what_is_missing_is_said(table: Stored) -> None:
-    assert stored("data", "evaluation") is None
+def test_what_is_missing_is_said(table: StoredTable) -> None:
+    assert Run().find_table("data", "evaluation") is None
     with pytest.raises(ArtifactError, match=r"evaluation\.parquet: does not exist"):
-        Stored("data", "evaluation")
+        Run().table("data", "evaluation")
     with pytest.raises(ArtifactError, match="without a column 'policy_digest'"):
         table.column("policy_digest")
