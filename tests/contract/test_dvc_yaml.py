@@ -7,8 +7,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.config import Params
-from pipeline.params import read_params
+from pipeline.params import parse_params
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, load_stage
+from tests.unit.test_params import shipped
 
 ROOT = Path(__file__).parents[2]
 STAGES: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -23,7 +24,7 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def params() -> Params:
-    return read_params(ROOT / "params.yaml")
+    return parse_params(shipped())
 
 
 def _resolved(text: str, key: str, params: Params) -> str:

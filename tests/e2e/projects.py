@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of, read_table
 from tests.in_process import chain_of
+from tests.unit.test_params import SHIPPED_TEXT
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
@@ -24,9 +25,9 @@ COPIED = (
     "dvc.yaml",
     ".dvcignore",
     ".gitignore",
-    "params.yaml",
     "pyproject.toml",
 )
+LEFT_BY_RUNS = shutil.ignore_patterns("__pycache__", "dvc.lock")
 BIN = Path(sys.executable).parent
 SMALL: dict[str, Any] = {
     "data__evaluation": {"heldout": {"name": "arithmetic", "below": 50, "prompts": 32}},
@@ -69,9 +70,10 @@ def make_project(folder: Path, iterations: int = 2, shrink: bool = True, **chang
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name, ignore=LEFT_BY_RUNS)
         else:
             shutil.copy(source, folder / name)
+    (folder / "params.yaml").write_text(SHIPPED_TEXT)
     (folder / ".dvc").mkdir()
     for name in ("config", ".gitignore"):
         shutil.copy(ROOT / ".dvc" / name, folder / ".dvc" / name)

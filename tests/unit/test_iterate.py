@@ -8,9 +8,8 @@ from ruamel.yaml import YAML
 from pipeline.cli.iterate import iterate, next_iterations, with_iterations
 from pipeline.errors import ConfigError
 from pipeline.params import parse_params, read_yaml
+from tests.unit.test_params import SHIPPED_TEXT as TEXT
 from tests.unit.test_params import shipped
-
-TEXT = (Path(__file__).parents[2] / "params.yaml").read_text()
 
 
 def _added(before: str, after: str) -> list[str]:
@@ -20,7 +19,7 @@ def _added(before: str, after: str) -> list[str]:
 
 
 def test_only_the_new_lines_are_added() -> None:
-    count = len(read_yaml(Path(__file__).parents[2] / "params.yaml")["iterations"])
+    count = len(shipped()["iterations"])
     new = next_iterations(parse_params(shipped()), count + 2, None)
     previous, first, second = f"i{count:04d}", f"i{count + 1:04d}", f"i{count + 2:04d}"
     assert _added(TEXT, with_iterations(TEXT, new)) == [

@@ -9,8 +9,7 @@ from pipeline.cli.main import rollbook
 from pipeline.errors import ConfigError
 from pipeline.params import read_params, read_yaml
 from pipeline.presets import presets
-
-TEXT = (Path(__file__).parents[3] / "params.yaml").read_text()
+from tests.unit.test_params import SHIPPED_TEXT as TEXT
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pipeline.cli.start import start
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.examples import examples, read_example
 from pipeline.params import parse_params, parse_yaml, read_params
-from tests.unit.test_params import shipped
+from tests.unit.test_params import ROOT, SHIPPED_TEXT, shipped
 
 
 def _run(*arguments: str) -> Result:
@@ -40,6 +40,13 @@ def test_every_example_is_valid(name: str) -> None:
     params = parse_params(parse_yaml(example.text, name))
     assert example.title and example.text.startswith(f"# {example.title}\n")
     assert params.iterations and list(params.data.evaluation)
+
+
+def test_a_fresh_checkout_trains_the_example_tiny() -> None:
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "params.yaml"], cwd=ROOT)
+    if changed.returncode == 1 or (ROOT / "dvc.lock").exists():
+        pytest.skip("params.yaml may say here what its owner made of it")
+    assert (ROOT / "params.yaml").read_text() == SHIPPED_TEXT
 
 
 def test_smollm2_is_the_run_that_its_report_shows() -> None:

@@ -7,18 +7,17 @@ from pipeline.cli.main import rollbook
 from pipeline.cli.train_from import branch
 from pipeline.errors import ConfigError
 from pipeline.params import parse_params, read_params
-from tests.unit.test_params import ROOT, shipped
+from tests.unit.test_params import SHIPPED_TEXT, shipped
 
 RECIPES = {"strict_2": {"extends": "grpo"}, "i": {"extends": "grpo"}, "2": {"extends": "grpo"}}
 
 
 def test_a_branch_goes_on_beside_what_follows(project: Path) -> None:
-    text = (ROOT / "params.yaml").read_text()
-    Path("params.yaml").write_text(text)
+    Path("params.yaml").write_text(SHIPPED_TEXT)
     asked = ["train-from", "i0003", "--recipe", "language_model", "--iterations", "2"]
     done = CliRunner().invoke(rollbook, asked)
     assert done.exit_code == 0, done.output
-    added = set(Path("params.yaml").read_text().splitlines()) - set(text.splitlines())
+    added = set(Path("params.yaml").read_text().splitlines()) - set(SHIPPED_TEXT.splitlines())
     assert added == {
         "  languagemodel0004: {previous: i0003, recipe: language_model, reference: i0000}",
         "  languagemodel0005: {previous: languagemodel0004, recipe: language_model, reference: i0000}",

@@ -13,7 +13,7 @@ from pipeline.cli.main import rollbook
 from pipeline.dvc_cache import cached_path, fetch, is_cached, members
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.stored_revisions import commit_of, extract, revision_of
-from tests.unit.test_params import ROOT
+from tests.unit.test_params import SHIPPED_TEXT
 from tests.unit.two_commits import edit, git
 
 LOCK = """\
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "below" / "project"
     (folder / ".dvc").mkdir(parents=True)
     (folder / ".dvc" / "config").touch()
-    shutil.copy(ROOT / "params.yaml", folder / "params.yaml")
+    (folder / "params.yaml").write_text(SHIPPED_TEXT)
     monkeypatch.chdir(tmp_path)
     git("init", "--quiet", "--initial-branch=main")
     (tmp_path / "dvc.lock").write_text("of another project")

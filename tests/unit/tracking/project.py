@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from pipeline.config import BASE_KEY, Params
 from pipeline.params import read_params
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, PLAN_FILE, load_stage
 from tests.builders import prompt_rows, rollout_rows, table
+from tests.unit.test_params import SHIPPED_TEXT
 
-ROOT = Path(__file__).parents[3]
 TEXTS = [["3", "4"], ["5", "5"], ["1", "7"]]
 """Answers to 1+2=, 2+3= and 3+4=: rewards 1 0, 1 1, 0 1."""
 IDS = ("rollout_id", "group_id", "prompt_id", "iteration")
@@ -44,7 +43,7 @@ class Project:
         self.texts = texts
         self._read: tuple[bytes, Params] | None = None
         if not Path("params.yaml").exists():
-            shutil.copy(ROOT / "params.yaml", "params.yaml")
+            Path("params.yaml").write_text(SHIPPED_TEXT)
             self.configure({f"i{n:04d}": f"i{n - 1:04d}" for n in range(1, count + 1)})
 
     def configure(self, previous: Mapping[str, str], **sections: Any) -> None:
