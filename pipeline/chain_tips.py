@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.ids import BASE_KEY
 from pipeline.plan import ITERATION_STAGES
 from pipeline.report import CURVES_FILE, read_curves
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.artifacts import path_of, read_json
-from pipeline.config import BASE_KEY, Params, PromptFormat
+from pipeline.config import Params, run_settings
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
+from pipeline.ids import BASE_KEY
 from pipeline.lock_entries import Entry, read_entries
 from pipeline.plan import (
     ITERATION_STAGES,
@@ -23,7 +24,7 @@ from pipeline.plan import (
     planned,
     planned_digest,
 )
-from pipeline.sealed import run_settings
+from pipeline.prompt_format import PromptFormat
 from pipeline.visible import listed
 
 LARGE_POLICY_PARAMETERS = 10_000_000

@@ -17,8 +17,9 @@ from pipeline.artifacts import (
     read_facts,
     refuse_other,
 )
-from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
+from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.params import read_yaml
 from pipeline.sealed import read_sealed
 

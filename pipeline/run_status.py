@@ -15,10 +15,11 @@ from typing import Any
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.checking import causes, reruns_among, steps_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.disk_use import DiskUse, disk_uses
 from pipeline.dvc_lock import RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError
+from pipeline.ids import BASE_KEY
 from pipeline.lock_entries import Entry, entries_of, read_entries
 from pipeline.lock_guard import current_stages
 from pipeline.plan import RESCORE_STAGE, load_stage, make_plan, planned_digest

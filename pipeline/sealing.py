@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any
 from pipeline import checking, lock_guard
 from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.atomic import TEMPORARY_PREFIX, replacing
-from pipeline.config import BASE_KEY, Iteration, Params
+from pipeline.config import Params, run_settings
 from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
+from pipeline.ids import BASE_KEY
 from pipeline.lock_text import entries_of, lock_of, without
 from pipeline.params import parse_yaml, read_text, read_yaml, write_text
 from pipeline.plan import RESCORE_STAGE, make_plan
+from pipeline.recipe import Iteration
 from pipeline.running_steps import is_alive
-from pipeline.sealed import VERSION, files_of, read_part, run_settings
+from pipeline.sealed import VERSION, files_of, read_part
 from pipeline.yaml_text import flow, without_entries
 
 if TYPE_CHECKING:

@@ -41,9 +41,10 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, Params, Runtime
+from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
 from pipeline.hashing import sha256_of
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
 from pipeline.plan import (
     ITERATION_STAGES,
@@ -57,6 +58,7 @@ from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.progress import Progress
 from pipeline.running_steps import label_of, lock_file_of
+from pipeline.runtime import Runtime
 
 Settings = TypeVar("Settings", bound=StageSettings)
 WRITTEN_AT_ONCE = 2

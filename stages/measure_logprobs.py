@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from pipeline.artifacts import schema_of
-from pipeline.config import BASE_KEY, CriticSetting
+from pipeline.ids import BASE_KEY
 from pipeline.plan import From, StageSettings
+from pipeline.recipe_sections import CriticSetting
 from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
 
 if TYPE_CHECKING:

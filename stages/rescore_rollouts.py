@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from pipeline.coefficients import AdaptiveKl
-from pipeline.config import ComputeAdvantages, ScoreRollouts
 from pipeline.plan import From, StageSettings
+from pipeline.recipe_sections import ComputeAdvantages, ScoreRollouts
 from pipeline.rescoring import TABLES, rescored, summary
 from pipeline.rewards.base import run_info_of
 from pipeline.scoring.scorer import Scorer

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config import ScoreRollouts
 from pipeline.plan import From, StageSettings
+from pipeline.recipe_sections import ScoreRollouts
 from pipeline.rewards.base import RewardInput, run_info_of
 from pipeline.schemas.rollouts import IDS
 from pipeline.schemas.scores import SCHEMA

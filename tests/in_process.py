@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Sequence
 
 from pipeline.artifacts import path_of, write_json
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, load_stage
 from pipeline.stage import Context, Outputs
 

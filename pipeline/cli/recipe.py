@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from pipeline.config import PARAMS_FILE, Recipe
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
 from pipeline.params import (
     parse_params,
@@ -19,6 +19,7 @@ from pipeline.params import (
     write_text,
 )
 from pipeline.presets import Preset, presets, read_preset
+from pipeline.recipe import Recipe
 from pipeline.recipe_diff import (
     GROUPS,
     LENGTHS,

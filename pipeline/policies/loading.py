@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from pipeline.config import Runtime
+    from pipeline.runtime import Runtime
 
 NOT_NEEDED_BY_TRANSFORMERS = ("sklearn", "scipy")
 """Optional packages that `transformers` imports for assisted generation and object detection, 1.3 s of start-up."""

@@ -8,11 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config import PARAMS_FILE, Iteration
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ConfigError, Problem, RollbookError
 from pipeline.lock_entries import Entry
 from pipeline.params import parse_params, read_yaml
 from pipeline.plan import StageSettings
+from pipeline.recipe import Iteration
 from pipeline.sealed import read_part, read_sealed
 from pipeline.stage import Stage
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from pipeline import running_steps
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.ids import order_of
+from pipeline.ids import BASE_KEY, order_of
 from pipeline.lock_entries import ALIASES, Entry, read_entries
 from pipeline.plan import DECLARED_STAGES, load_stage
 from pipeline.sealed import files_of, parts

@@ -6,10 +6,10 @@ from statistics import fmean, pstdev
 
 from pydantic import ValidationError
 
-from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
 from pipeline.field_docs import headline_of
 from pipeline.ids import parts_of_group
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.showing.answers import Group
 from pipeline.showing.chain import Chain
 from pipeline.showing.decoding import decoder_for

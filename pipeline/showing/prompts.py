@@ -7,10 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.artifacts import keys_of, path_of
-from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
 from pipeline.evaluation import RIGHT_FROM
-from pipeline.ids import group_id_of, parts_of_group
+from pipeline.ids import BASE_KEY, group_id_of, parts_of_group
 from pipeline.showing.answers import Group, answer_of
 from pipeline.showing.chain import Chain
 from pipeline.showing.decoding import Decoder

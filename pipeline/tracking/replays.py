@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.lean_imports import without
 from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains

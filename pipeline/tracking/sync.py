@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ArtifactError
+from pipeline.ids import BASE_KEY
 from pipeline.lean_imports import without
 from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
+from pipeline.ids import BASE_KEY
 from pipeline.lock_entries import Entry, entries_of, read_entries
 from pipeline.lock_guard import current_stages
 from pipeline.params import read_yaml

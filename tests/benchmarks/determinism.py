@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.artifacts import read_json, write_json
-from pipeline.config import BASE_KEY
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_yaml
 from pipeline.plan import load_stage
 from pipeline.replay.differing import difference

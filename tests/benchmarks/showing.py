@@ -24,9 +24,9 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.dvc_lock import LOCK_FILE
-from pipeline.ids import group_id_of, rollout_id_of
+from pipeline.ids import BASE_KEY, group_id_of, rollout_id_of
 from pipeline.plan import ITERATION_STAGES
 from pipeline.policies.byte_tokenizer import save_byte_tokenizer
 from pipeline.policies.loading import lean_transformers

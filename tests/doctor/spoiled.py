@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.doctor import diagnosis_of
+from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
 from pipeline.plan import ITERATION_STAGES
 from tests.in_process import chain_of, make_base, run_stage

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.artifacts import path_of, read_facts, read_table
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine
-from pipeline.ids import seed_of
+from pipeline.ids import BASE_KEY, seed_of
 from pipeline.params import parse_params
 from pipeline.plan import load_stage
 from pipeline.policies.byte_tokenizer import BOS_ID, EOS_ID, PAD_ID, save_byte_tokenizer

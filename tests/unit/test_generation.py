@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of, write_folder
-from pipeline.config import PromptFormat, Runtime, Sampling
-from pipeline.engines.base import Completion, GenerationRequest
+from pipeline.engines.base import Completion, GenerationRequest, Sampling
 from pipeline.engines.kept_batches import FOLDER, KeptBatches
 from pipeline.engines.transformers import Transformers
 from pipeline.generation import completion_columns, completion_metrics, completions_of
 from pipeline.policies.byte_tokenizer import EOS_ID, encode_bytes, save_byte_tokenizer
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.runtime import Runtime
 from pipeline.stage import Context, Inputs
 from tests.unit.engines.models import RUNTIME, requests_for, save_llama
 

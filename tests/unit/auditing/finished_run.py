@@ -17,9 +17,9 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import write_json
 from pipeline.checking import steps_of
-from pipeline.config import BASE_KEY
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, output_md5s
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
 from pipeline.plan import PLAN_FILE, RESCORE_STAGE, load_stage, make_plan
 from tests.unit.test_params import ROOT, shipped

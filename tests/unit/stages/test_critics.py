@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pipeline.artifacts import path_of, write_folder, write_table
-from pipeline.config import UpdatePolicy
 from pipeline.policies.loading import load_model
+from pipeline.recipe_sections import UpdatePolicy
 from pipeline.registry import menu
 from pipeline.stage import Context, Outputs
 from pipeline.training.critic import CriticUpdate, open_critic

@@ -20,7 +20,8 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
 from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, PLAN_FILE, load_stage
 from tests.builders import prompt_rows, rollout_rows, table
