@@ -6,7 +6,7 @@ from pipeline.artifacts import path_of
 from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, nearest
 from pipeline.ids import BASE_KEY
-from pipeline.plan import ITERATION_STAGES
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.report import CURVES_FILE, read_curves
 
 

@@ -9,21 +9,13 @@ from typing import Any, Literal
 
 from pipeline.artifacts import path_of, read_json
 from pipeline.config import Params, run_settings
+from pipeline.dependencies import Dependencies, models_in
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
 from pipeline.ids import BASE_KEY
 from pipeline.lock_entries import Entry, read_entries
-from pipeline.plan import (
-    ITERATION_STAGES,
-    ONCE_STAGES,
-    RESCORE_STAGE,
-    Dependencies,
-    load_stage,
-    make_plan,
-    models_in,
-    planned,
-    planned_digest,
-)
+from pipeline.plan import load_stage, make_plan, planned
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, planned_digest
 from pipeline.prompt_format import PromptFormat
 from pipeline.visible import listed
 

@@ -20,8 +20,8 @@ from pipeline.artifacts import (
 from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
 from pipeline.ids import BASE_KEY, ITERATION_KEY
-from pipeline.params import read_yaml
 from pipeline.sealed import read_sealed
+from pipeline.yaml_text import read_yaml
 
 
 def load(
@@ -115,7 +115,7 @@ def _current(keys: list[str]) -> list[str]:
     """Keys that params.yaml knows, sealed ones, and those that are no iterations."""
     if not PARAMS_FILE.exists():
         return keys
-    known = {*(read_yaml().get("iterations") or {}), *read_sealed()}
+    known = {*(read_yaml(PARAMS_FILE).get("iterations") or {}), *read_sealed()}
     return [
         key for key in keys if key in known or key == BASE_KEY or not ITERATION_KEY.fullmatch(key)
     ]

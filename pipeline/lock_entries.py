@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.dvc_lock import LOCK_FILE, MD5
 from pipeline.errors import damaged_text
 from pipeline.ids import BASE_KEY
-from pipeline.params import read_yaml
+from pipeline.yaml_text import read_yaml
 
 PLAN_SECTION = "artifacts/plan.json"
 ALIASES = {"evaluate_base": "evaluate_policy"}

@@ -19,7 +19,7 @@ from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.evaluation import interval, paired_difference, prompt_means
 from pipeline.ids import BASE_KEY
-from pipeline.plan import ITERATION_STAGES
+from pipeline.plan_file import ITERATION_STAGES
 
 CURVES_FILE = Path("reports/curves.csv")
 Numbers = Mapping[str, float | None]

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import path_of, read_json
+from pipeline.artifacts import ROOT, path_of, read_json
 from pipeline.checking import causes, reruns_among, steps_of
 from pipeline.config import Params
 from pipeline.disk_use import DiskUse, disk_uses
@@ -22,7 +22,8 @@ from pipeline.errors import ArtifactError
 from pipeline.ids import BASE_KEY
 from pipeline.lock_entries import Entry, entries_of, read_entries
 from pipeline.lock_guard import current_stages
-from pipeline.plan import RESCORE_STAGE, load_stage, make_plan, planned_digest
+from pipeline.plan import load_stage, make_plan
+from pipeline.plan_file import RESCORE_STAGE, planned_digest
 from pipeline.running_steps import RunningStep, running_steps
 
 TRACKING_STAGE = "track_iteration"
@@ -147,7 +148,7 @@ def read_status(params: Params, plan: Mapping[str, Any] | None = None) -> RunSta
         steps=steps,
         sealed=list(_sealed(params)),
         rescores=_rescores(params, plan, entries, running),
-        disk=disk_uses(),
+        disk=disk_uses(ROOT),
         seconds_left=sum(known) if len(known) == len(left) else None,
         stale_because=_stale_because(params, plan, entries)
         if State.STALE in states.values()

@@ -202,9 +202,8 @@ def _say(error: Exception) -> None:
 
 def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: Options) -> None:
     """Keeps the verdicts for MLflow, and shows them if there is a store that has the run; else is no failure."""
-    from pipeline.replay.marks import marks_of
+    from pipeline.replay.marks import keep, marks_of
     from pipeline.tracking import store
-    from pipeline.tracking.verdicts import keep
 
     if not options.revision.is_workspace:
         return

@@ -209,7 +209,7 @@ def _inject(
     """Makes the layers. Only theirs are the weights that collect gradients afterwards."""
     import torch
 
-    from pipeline.policies.loading import lean_transformers
+    from pipeline.framework_imports import lean_transformers
 
     try:
         with lean_transformers():

@@ -95,7 +95,7 @@ class Tiny(BasePolicy):
 
     def _untrained(self, seed: int) -> Any:
         """The model with random weights that `seed` alone decides."""
-        from pipeline.policies.loading import lean_transformers
+        from pipeline.framework_imports import lean_transformers
 
         with lean_transformers():
             import torch

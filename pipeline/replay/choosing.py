@@ -10,10 +10,10 @@ from typing import Any
 
 from pipeline.checking import changes
 from pipeline.config import PARAMS_FILE
+from pipeline.dependencies import Dependencies, dependencies_of
 from pipeline.errors import RollbookError
 from pipeline.lineage import recorded_patch
 from pipeline.lock_entries import Entry
-from pipeline.plan import Dependencies, dependencies_of
 from pipeline.replay.code_trees import CodeTree, CodeTrees, complete
 from pipeline.replay.settings import find_params, recorded_settings, with_sealed
 from pipeline.replay.steps import label_of, stage_of

@@ -12,7 +12,8 @@ from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
 from pipeline.errors import ConfigError, Problem, nearest
 from pipeline.ids import BASE_KEY, order_of
 from pipeline.lock_entries import ALIASES, Entry, read_entries
-from pipeline.plan import DECLARED_STAGES, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import DECLARED_STAGES
 from pipeline.sealed import files_of, parts
 from pipeline.stage import Stage
 from pipeline.stored_revisions import Revision

@@ -160,7 +160,7 @@ def _entries_in(text: str) -> dict[str, dict[str, str]] | None:
 
 def _parsed(text: str) -> Mapping[str, Any]:
     """The same by a parser; empty if it is no YAML: `rollbook check` says what is wrong with it."""
-    from pipeline.params import parse_yaml
+    from pipeline.yaml_text import parse_yaml
 
     try:
         found = parse_yaml(text, str(PARAMS_FILE)).get("iterations")

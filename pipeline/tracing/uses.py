@@ -20,7 +20,7 @@ from pipeline.config import labels_of
 from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY, order_of
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 
 COMMAND = "rollbook lineage"
 JUDGED = "judged"

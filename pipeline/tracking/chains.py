@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config import Params
 from pipeline.ids import BASE_KEY
-from pipeline.plan import ONCE_STAGES
+from pipeline.plan_file import ONCE_STAGES
 from pipeline.tracking.finished import Disk, Metrics, Step, hash_of, merged
 
 

@@ -13,10 +13,10 @@ from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE
 from pipeline.ids import BASE_KEY
 from pipeline.lock_entries import Entry, entries_of, read_entries
 from pipeline.lock_guard import current_stages
-from pipeline.params import read_yaml
 from pipeline.running_steps import dvc_is_at_work
 from pipeline.sealed import files_of
 from pipeline.verifying.finding import Finding
+from pipeline.yaml_text import read_yaml
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from pipeline.checking import (
 from pipeline.cli.check import check
 from pipeline.errors import RollbookError
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES, RESCORE_STAGE, load_stage, make_plan
+from pipeline.plan import load_stage, make_plan
+from pipeline.plan_file import ITERATION_STAGES, RESCORE_STAGE
 from pipeline.yaml_text import flow
 from tests.unit.test_params import shipped
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of, write_folder
+from pipeline.context import Context, Inputs
 from pipeline.engines.base import Completion, GenerationRequest, Sampling
 from pipeline.engines.kept_batches import FOLDER, KeptBatches
 from pipeline.engines.transformers import Transformers
@@ -13,7 +14,6 @@ from pipeline.policies.byte_tokenizer import EOS_ID, encode_bytes, save_byte_tok
 from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
 from pipeline.runtime import Runtime
-from pipeline.stage import Context, Inputs
 from tests.unit.engines.models import RUNTIME, requests_for, save_llama
 
 SAMPLING = Sampling(max_completion_tokens=6)

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.config import Params
 from pipeline.errors import ConfigError
-from pipeline.params import merge, parse_params, read_params, read_text, read_yaml, write_text
+from pipeline.params import merge, parse_params, read_params, read_text, write_text
+from pipeline.yaml_text import read_yaml
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = read_yaml(ROOT / "params.yaml")

@@ -21,7 +21,8 @@ from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, output_md5s
 from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, RESCORE_STAGE, load_stage, make_plan
+from pipeline.plan import load_stage, make_plan
+from pipeline.plan_file import PLAN_FILE, RESCORE_STAGE
 from tests.unit.test_params import ROOT, shipped
 
 KEYS = ("i0001", "i0002", "own0002")

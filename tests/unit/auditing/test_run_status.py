@@ -14,7 +14,7 @@ from pipeline.dvc_lock import LOCK_FILE, output_md5s
 from pipeline.lock_guard import remember
 from pipeline.lock_text import entries_of, lock_of, without
 from pipeline.params import read_params
-from pipeline.plan import ITERATION_STAGES, PLAN_FILE
+from pipeline.plan_file import ITERATION_STAGES, PLAN_FILE
 from pipeline.process import exclusive
 from pipeline.run_status import TRACKING_STAGE, RunStatus, State, read_status
 from pipeline.running_steps import lock_file_of

@@ -25,7 +25,8 @@ from pipeline.errors import ArtifactError, RollbookError
 from pipeline.lock_entries import Entry, read_entries
 from pipeline.lock_text import HEAD, entries_of, lock_of
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, make_plan
+from pipeline.plan import make_plan
+from pipeline.plan_file import PLAN_FILE
 from pipeline.replay.programs import output_of
 from pipeline.replay.running import FOLDER as SCRATCH_FOLDER
 from pipeline.replay.running import Replayer

@@ -5,11 +5,11 @@ import pytest
 
 from pipeline.artifacts import path_of, read_folder, write_folder, write_table
 from pipeline.config import Policy
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.errors import PolicyError
 from pipeline.policies.base import BasePolicy, CreatedPolicy
 from pipeline.policies.loading import check_policy_folder
 from pipeline.runtime import Runtime
-from pipeline.stage import Context, Inputs, Outputs
 from pipeline.training.optimizer import read_optimizer_state
 from stages.init_policy import Settings, init_policy
 from tests.builders import table

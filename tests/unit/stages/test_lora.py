@@ -13,12 +13,12 @@ import torch
 
 from pipeline.artifacts import path_of, read_facts, read_table, write_folder
 from pipeline.config import Params
+from pipeline.context import Outputs
 from pipeline.engines.base import GenerationRequest
 from pipeline.errors import PolicyError, TrainingError
 from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
 from pipeline.policies.loading import load_model
-from pipeline.stage import Outputs
 from pipeline.training.checkpoint import load_for_training
 from pipeline.training.measure import measure
 from pipeline.training.rows import rows_of

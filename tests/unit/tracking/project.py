@@ -23,7 +23,8 @@ from pipeline.artifacts import (
 from pipeline.config import Params
 from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, PLAN_FILE, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, PLAN_FILE
 from tests.builders import prompt_rows, rollout_rows, table
 
 ROOT = Path(__file__).parents[3]
