@@ -46,7 +46,7 @@ def bring_up_to_date(
         return []
     with opened(params.tracking.experiment, durable) as store:
         sender = _Sender(store, params, recorded_md5s())
-        views.save(store, chains)
+        views.save(store.client, store.experiment_id, chains)
         with experiment_kept(store):
             return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
 
