@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import keys_of, path_of, read_facts, read_run_info
-from pipeline.config import BASE_KEY, ITERATION_KEY
 from pipeline.errors import ArtifactError, nearest
 from pipeline.hashing import FACTS_FILE, short
-from pipeline.params import leaves
+from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.running_steps import dvc_is_at_work, label_of, running_steps
+from pipeline.yaml_text import leaves
 
 TRAINING = (
     "prepare_prompts",

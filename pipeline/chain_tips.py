@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.plan import ITERATION_STAGES
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.run.curves import CURVES_FILE, read_curves
 
 

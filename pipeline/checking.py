@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.config import Params, PromptFormat
+from pipeline.config import Params, run_settings
+from pipeline.dependencies import models_in
 from pipeline.errors import ConfigError, Problem, RollbookError
-from pipeline.plan import models_in
+from pipeline.prompt_format import PromptFormat
 from pipeline.run.currency import Rerun, flat, reasons_of
 from pipeline.run.run import Run
-from pipeline.sealed import run_settings
 
 LARGE_POLICY_PARAMETERS = 10_000_000
 HIGH_LEARNING_RATE = 1e-5

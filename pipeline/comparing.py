@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from pipeline.artifacts import finite, path_of
 from pipeline.component import Model
-from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE, Params
+from pipeline.config import PARAMS_FILE, Params
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
 from pipeline.evaluation import RIGHT_FROM, Z95, interval, paired_difference, prompt_means
 from pipeline.field_docs import meaning_of
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.off_lock import off_lock
 from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences

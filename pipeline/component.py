@@ -7,11 +7,12 @@ second configuration class to keep in step. Components are built by `pipeline.re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
@@ -19,6 +20,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pipeline.errors import Problem, nearest
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Model(BaseModel):

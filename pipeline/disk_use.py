@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.artifacts import ROOT
 from pipeline.dvc_cache import cache_folder
 from pipeline.errors import RollbookError
 
@@ -23,11 +22,15 @@ class DiskUse:
     size: int
 
 
-def disk_uses() -> list[DiskUse]:
-    """Files by kind of artifact, and what DVC's cache and MLflow hold beyond them."""
+def disk_uses(artifacts: Path) -> list[DiskUse]:
+    """Files by kind of artifact, and what DVC's cache and MLflow hold beyond them.
+
+    Args:
+        artifacts: folder of all artifacts, with a folder for each kind.
+    """
     seen: set[tuple[int, int]] = set()
     found = []
-    for place in (*(sorted(ROOT.iterdir()) if ROOT.is_dir() else ()), *_cache(), MLFLOW):
+    for place in (*(sorted(artifacts.iterdir()) if artifacts.is_dir() else ()), *_cache(), MLFLOW):
         if place.is_dir():
             sizes = list(_new_files(place, seen))
             found.append(DiskUse(place.as_posix(), len(sizes), sum(sizes)))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import BASE_KEY
 from pipeline.errors import damaged_text
+from pipeline.ids import BASE_KEY
 
 PIPELINE_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")

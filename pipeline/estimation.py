@@ -18,10 +18,10 @@ from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs, FloatArr
 from pipeline.advantages.kl_reward import penalized, token_kl, token_mean, token_penalties
 from pipeline.advantages.moments import moments_of
 from pipeline.artifacts import schema_of
-from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
 from pipeline.ids import mixed, pair_id_of, seed_of
 from pipeline.ragged import IntArray, Ragged
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.scoring.totals import numbers_in
 
 Flags = NDArray[np.bool_]

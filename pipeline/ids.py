@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+BASE_KEY = "i0000"
+"""Key of the base policy; every chain of iterations starts from it."""
+ITERATION_KEY = re.compile(r"[A-Za-z]+[0-9]{4}")
+"""Letters first: DVC silently drops keys that YAML reads as numbers."""
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """SplitMix64's increment: the odd number nearest 2^64 divided by the golden ratio."""
 

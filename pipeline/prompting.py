@@ -23,7 +23,7 @@ from pipeline.chat_template import chosen_template, compiled, templates_in
 from pipeline.errors import DataError, PolicyError
 
 if TYPE_CHECKING:
-    from pipeline.config import PromptFormat
+    from pipeline.prompt_format import PromptFormat
 
 Messages = Sequence[Mapping[str, str]]
 

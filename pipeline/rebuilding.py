@@ -19,13 +19,14 @@ from pipeline.artifacts import (
     write_folder,
 )
 from pipeline.atomic import replacing
-from pipeline.config import Params, Runtime
+from pipeline.config import Params
+from pipeline.context import Context
 from pipeline.errors import RollbookError
 from pipeline.plan import load_stage
 from pipeline.replay.differing import other_labels
 from pipeline.replay.environment import ran_on, recorded_runtime
+from pipeline.runtime import Runtime
 from pipeline.scratch import SCRATCH
-from pipeline.stage import Context
 
 WORK = SCRATCH / "rebuilt"
 STAGE = "update_policy"

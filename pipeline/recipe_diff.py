@@ -10,9 +10,9 @@ import numpy as np
 
 from pipeline.advantages.base import AdvantageInputs
 from pipeline.component import Component, Model
-from pipeline.config import Recipe
 from pipeline.field_docs import headline_of, meaning_of
 from pipeline.ragged import Ragged
+from pipeline.recipe import Recipe
 from pipeline.recipe_text import SIZES
 from pipeline.rewards.base import Reward
 from pipeline.training.window import torch_for_losses

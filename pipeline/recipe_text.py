@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.config import PromptFormat, Recipe
 from pipeline.presets import Preset
+from pipeline.prompt_format import PromptFormat
+from pipeline.recipe import Recipe
 from pipeline.yaml_text import composed, flow, node_at, with_lines, with_value
 
 SIZES: dict[str, tuple[str, ...]] = {

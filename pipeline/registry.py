@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from pipeline.component import Component
@@ -68,6 +69,21 @@ def build(kind: str, spec: Any) -> Component:
     else:
         raise _problem(f"needs a name; {nearest('', menu(kind))}")
     return cls.model_validate({"name": str(name), **options})
+
+
+def built(kind: str) -> Any:
+    """Validates a field of settings as a component of a kind."""
+    return BeforeValidator(lambda spec: build(kind, spec))
+
+
+def built_or_none(kind: str) -> Any:
+    """As `built`, for a component that may be left out."""
+    return BeforeValidator(lambda spec: None if spec is None else build(kind, spec))
+
+
+def default(kind: str, name: str) -> Any:
+    """A field of settings whose default is a built-in component."""
+    return Field(default_factory=lambda: build(kind, name))
 
 
 def load_object(path: str) -> Any:

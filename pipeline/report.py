@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import damaged, path_of, read_facts, read_metrics, read_table
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.evaluation import interval, paired_difference, prompt_means
-from pipeline.plan import ITERATION_STAGES
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.run.curves import (
     COLUMNS,
     CURVES_FILE,

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pipeline.advantages.base import FloatArray
 from pipeline.artifacts import schema_of
 from pipeline.coefficients import start_of
-from pipeline.config import BASE_KEY, ComputeAdvantages, ScoreRollouts
 from pipeline.errors import RollbookError
 from pipeline.estimation import (
     Flags,
@@ -30,7 +29,9 @@ from pipeline.estimation import (
     has_measured,
     sampled_rows,
 )
+from pipeline.ids import BASE_KEY
 from pipeline.ragged import IntArray, Ragged
+from pipeline.recipe_sections import ComputeAdvantages, ScoreRollouts
 from pipeline.rewards.outcomes import OnRows
 from pipeline.schemas.rescores import SCHEMA, SIGNALS
 from pipeline.schemas.rollouts import IDS

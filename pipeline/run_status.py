@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.config import BASE_KEY, Params
+from pipeline.artifacts import ROOT
+from pipeline.config import Params
 from pipeline.disk_use import DiskUse, disk_uses
+from pipeline.ids import BASE_KEY
 from pipeline.run.currency import TRACKING_STAGE, State, stored_info
 from pipeline.run.run import Run
 
@@ -110,7 +112,7 @@ def read_status(run: Run) -> RunStatus:
         steps=steps,
         sealed=list(_sealed(params)),
         rescores=currency.rescores,
-        disk=disk_uses(),
+        disk=disk_uses(ROOT),
         seconds_left=sum(known) if len(known) == len(left) else None,
         stale_because=currency.cause,
     )

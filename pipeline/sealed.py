@@ -20,15 +20,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.component import problems_of
-from pipeline.config import Iteration, Params, PreparePrompts, Recipe
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ConfigError, Problem
 from pipeline.ids import order_of
+from pipeline.recipe import Iteration, Recipe
+from pipeline.recipe_sections import PreparePrompts
 
 FOLDER = Path("sealed")
 VERSION = 1
-ONCE_SETTINGS = ("seed", "data", "policy")
-"""Sections of params.yaml that every iteration of a run has in common."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +147,3 @@ def recorded_md5s(root: Path = Path()) -> dict[str, str]:
     for file in (LOCK_FILE, RESCORES_LOCK_FILE):
         found |= output_md5s(root / file)
     return found
-
-
-def run_settings(params: Params) -> dict[str, Any]:
-    """What all iterations of a run have in common, as JSON values."""
-    dumped = params.model_dump(mode="json", include=set(ONCE_SETTINGS), serialize_as_any=True)
-    return {name: dumped[name] for name in ONCE_SETTINGS}

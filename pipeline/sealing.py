@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import checking, lock_guard
 from pipeline.artifacts import FOLDERS, path_of, write_json
 from pipeline.atomic import TEMPORARY_PREFIX, replacing
-from pipeline.config import BASE_KEY, Iteration, Params
+from pipeline.config import PARAMS_FILE, Params, run_settings
 from pipeline.dvc_lock import (
     LOCK_FILE,
     PIPELINE_FILE,
@@ -31,13 +31,15 @@ from pipeline.dvc_lock import (
     without,
 )
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
-from pipeline.params import read_text, read_yaml, write_text
-from pipeline.plan import RESCORE_STAGE
+from pipeline.ids import BASE_KEY
+from pipeline.params import read_text, write_text
+from pipeline.plan_file import RESCORE_STAGE
+from pipeline.recipe import Iteration
 from pipeline.run.currency import Currency
 from pipeline.run.run import Run
 from pipeline.running_steps import is_alive
-from pipeline.sealed import VERSION, files_of, read_part, run_settings
-from pipeline.yaml_text import flow, without_entries
+from pipeline.sealed import VERSION, files_of, read_part
+from pipeline.yaml_text import flow, read_yaml, without_entries
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -158,7 +160,7 @@ def finish(part: str) -> None:
     """Does what is left to do once the .dvc file of a part is there; harmless if that is nothing."""
     content = read_part(part)
     keys = content["iterations"].keys()
-    if keys & (read_yaml().get("iterations") or {}).keys():
+    if keys & (read_yaml(PARAMS_FILE).get("iterations") or {}).keys():
         write_text(without_entries(read_text(), "iterations", keys))
     names = texts_of(files_of(part)[1].read_text(encoding="utf-8")).keys()
     for lock in (LOCK_FILE, RESCORES_LOCK_FILE):

@@ -18,9 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -30,7 +30,6 @@ from pipeline.artifacts import (
     NAMED_TABLES,
     TABLES,
     Facts,
-    FolderWriter,
     path_of,
     read_facts,
     read_folder,
@@ -41,21 +40,16 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, Params, Runtime
+from pipeline.config import Params
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import Dependencies, StageSettings, dependencies_of
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
 from pipeline.hashing import sha256_of
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
-from pipeline.plan import (
-    ITERATION_STAGES,
-    PLAN_FILE,
-    Dependencies,
-    StageSettings,
-    dependencies_of,
-    planned_digest,
-)
+from pipeline.plan_file import ITERATION_STAGES, PLAN_FILE, planned_digest
 from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
-from pipeline.progress import Progress
 from pipeline.run_info import RunInfo
 from pipeline.running_steps import label_of, lock_file_of
 
@@ -111,75 +105,6 @@ class Output:
 
     def path(self, key: str) -> Path:
         return path_of(self.kind, key if self.key == "own" else self.key)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a stage function gets to read.
-
-    Attributes:
-        tables: by name, checked.
-        folders: by name, checked.
-        facts: what each says about itself; `facts["policies"].content_hash` is the policy's digest.
-    """
-
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    folders: Mapping[str, Path] = field(default_factory=dict)
-    facts: Mapping[str, Facts] = field(default_factory=dict)
-
-    def digest(self, name: str) -> str:
-        """Content hash of an input; for a policy, its digest."""
-        return self.facts[name].content_hash
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a stage function returns.
-
-    Attributes:
-        tables: by output name.
-        folders: functions that fill a folder, by output name.
-        metrics: deterministic numbers, flat; NaN allowed (stored as null).
-        run_info: what varies: rates, latencies.
-    """
-
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    folders: Mapping[str, FolderWriter] = field(default_factory=dict)
-    metrics: Mapping[str, float | int] = field(default_factory=dict)
-    run_info: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Context:
-    """The world, as far as a stage function may see it.
-
-    Attributes:
-        key: the iteration at hand (`i0000` for the base policy and for stages that run once).
-        runtime: device and threads.
-        stage: name of the program.
-        digest: of settings, code and files; empty where a stage function is called outside of its program.
-    """
-
-    key: str
-    runtime: Runtime = field(default_factory=Runtime)
-    stage: str = ""
-    digest: str = ""
-    warnings: list[str] = field(default_factory=list)
-    progress_made: list[Progress] = field(default_factory=list)
-    when_written: list[Callable[[], None]] = field(default_factory=list)
-    """Called once everything that the stage makes is written."""
-
-    def progress(self, total: int, unit: str, rate_unit: str = "") -> Progress:
-        """A progress bar; what it counted goes into run_info."""
-        bar = Progress(f"{self.stage}@{self.key}", total, unit, rate_unit)
-        self.progress_made.append(bar)
-        return bar
-
-    def warn(self, message: str) -> None:
-        """Tells the user, once, and keeps it in run_info."""
-        if message not in self.warnings:
-            self.warnings.append(message)
-            print(f"{self.stage}@{self.key}: warning: {message}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pipeline.advantages.moments import any_of_group
 from pipeline.artifacts import path_of, read_metrics, read_run_info, read_table
 from pipeline.coefficients import AdaptiveKl, KlCoefficient, start_of
 from pipeline.component import Model, problems_of
-from pipeline.config import ComputeAdvantages, Params, Recipe
+from pipeline.config import Params
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.estimation import (
     advantages_table,
@@ -33,6 +33,8 @@ from pipeline.estimation import (
 )
 from pipeline.plan import load_stage
 from pipeline.ragged import IntArray, Ragged
+from pipeline.recipe import Recipe
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rows import TrainingRows, training_rows
 from pipeline.training.statistics import counts_rows, row_statistics, step_metrics

@@ -1,12 +1,15 @@
-"""Changes to the text of a YAML file that leave comments and layout as they are."""
+"""YAML files: read as DVC reads them, and their text changed with comments and layout left as they are."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from pipeline.errors import ConfigError, Problem, damaged_text
 
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 """Strings that need no quotes, words like `true` aside."""
@@ -164,3 +167,49 @@ def _last_line_of_text(node: Any, lines: Sequence[str]) -> int:
                 break
             last = number
     return last
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads a YAML file as DVC does (ruamel, YAML 1.2: `1e-06` is a number).
+
+    Raises:
+        ConfigError: if it is missing, malformed, or not a mapping.
+    """
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise ConfigError(
+            [Problem("", f"no {path} in {Path.cwd()}; run from the project's folder")], str(path)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise damaged_text(path, str(error)) from None
+    except ConfigError as error:
+        raise damaged_text(path, "; ".join(map(str, error.problems))) from None
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    """A YAML mapping in memory, read as `read_yaml` reads files; `source` is what errors call it."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        raw = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ConfigError([Problem("", " ".join(str(error).split()))], source) from None
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            [Problem("", f"must be a mapping of settings, is {type(raw).__name__}")], source
+        )
+    return raw
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by dotted place, `loss.name`; a list is entered where it holds settings of its own."""
+    nested = isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from leaves(item, f"{place}.{key}" if place else str(key))
+    elif nested:
+        yield from leaves(dict(enumerate(value)), place)
+    else:
+        yield place, value

@@ -8,7 +8,7 @@ import sys
 
 from pipeline import checking, lock_guard
 from pipeline.artifacts import write_json
-from pipeline.plan import PLAN_FILE
+from pipeline.plan_file import PLAN_FILE
 from pipeline.process import die_with_parent, run_program
 from pipeline.run.run import Run
 

@@ -17,7 +17,8 @@ from pipeline.advantages.metrics import advantage_metrics
 from pipeline.advantages.moments import moments_of
 from pipeline.coefficients import AdaptiveKl
 from pipeline.component import Model
-from pipeline.config import ComputeAdvantages
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.errors import ArtifactError
 from pipeline.estimation import (
     advantages_table,
@@ -29,11 +30,11 @@ from pipeline.estimation import (
     sampled_rows,
 )
 from pipeline.history import Outcomes, extended
-from pipeline.plan import From, StageSettings
 from pipeline.ragged import IntArray
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.rewards.base import Reward
 from pipeline.scoring.totals import numbers_in
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.stage import Input, Output, Stage
 
 Flags = NDArray[np.bool_]
 

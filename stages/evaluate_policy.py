@@ -9,17 +9,18 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from pipeline.artifacts import schema_of
-from pipeline.config import BASE_KEY, EvaluatePolicy
+from pipeline.config import EvaluatePolicy
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.engines.base import GenerationRequest
 from pipeline.evaluation import evaluation_metrics
 from pipeline.generation import completion_columns, completions_of
-from pipeline.ids import group_id_of, rollout_id_of, seed_of
-from pipeline.plan import From, StageSettings
+from pipeline.ids import BASE_KEY, group_id_of, rollout_id_of, seed_of
 from pipeline.prompting import PromptRenderer, RenderedPrompt
 from pipeline.rewards.base import run_info_of
 from pipeline.scoring.inputs import inputs_of
 from pipeline.scoring.scorer import score_groups
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.stage import Input, Output, Stage
 
 
 class Settings(StageSettings):

@@ -9,13 +9,15 @@ from typing import Annotated
 import numpy as np
 
 from pipeline.artifacts import schema_of
-from pipeline.config import BASE_KEY, GenerateRollouts, PromptFormat
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.engines.base import Completion, GenerationRequest
 from pipeline.generation import completion_columns, completion_metrics, completions_of
-from pipeline.ids import rollout_id_of, seed_of
-from pipeline.plan import From, StageSettings
+from pipeline.ids import BASE_KEY, rollout_id_of, seed_of
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.recipe_sections import GenerateRollouts
+from pipeline.stage import Input, Output, Stage
 
 
 class Settings(StageSettings):

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pipeline.artifacts import schema_of
 from pipeline.config import Policy
-from pipeline.plan import From, StageSettings
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.policies.base import WarmStartExample
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.stage import Input, Output, Stage
 from pipeline.training.critic_state import empty_critic_state
 from pipeline.training.optimizer import empty_optimizer_state
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from pipeline.artifacts import schema_of
-from pipeline.config import BASE_KEY, CriticSetting
-from pipeline.plan import From, StageSettings
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
+from pipeline.ids import BASE_KEY
+from pipeline.recipe_sections import CriticSetting
+from pipeline.stage import Input, Output, Stage
 
 if TYPE_CHECKING:
     from pipeline.training.measure import Measured

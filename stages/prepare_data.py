@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pipeline.config import Data
-from pipeline.plan import From, StageSettings
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.sources.base import Role, Source
 from pipeline.sources.parts import Part, drop_overlap, drop_repeats, read_records, table_of
-from pipeline.stage import Context, Inputs, Output, Outputs, Stage
+from pipeline.stage import Output, Stage
 
 TRAIN = "train"
 

@@ -9,14 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.artifacts import schema_of
-from pipeline.config import PreparePrompts
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.drawing import Deck, Draw, draw_prompts, preferred
 from pipeline.errors import DataError
 from pipeline.history import standing_of
 from pipeline.ids import group_id_of
-from pipeline.plan import From, StageSettings
 from pipeline.prompting import PromptRenderer, RenderedPrompt
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.recipe_sections import PreparePrompts
+from pipeline.stage import Input, Output, Stage
 
 NOT_KEPT = ("set",)
 """Columns of data/train that say nothing here."""

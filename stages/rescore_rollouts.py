@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from pipeline.coefficients import AdaptiveKl
-from pipeline.config import ComputeAdvantages, ScoreRollouts
-from pipeline.plan import From, StageSettings
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
+from pipeline.recipe_sections import ComputeAdvantages, ScoreRollouts
 from pipeline.rescoring import TABLES, rescored, summary
 from pipeline.rewards.base import run_info_of
 from pipeline.scoring.scorer import Scorer
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.stage import Input, Output, Stage
 
 
 class Settings(StageSettings):

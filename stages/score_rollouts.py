@@ -9,15 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config import ScoreRollouts
-from pipeline.plan import From, StageSettings
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
+from pipeline.recipe_sections import ScoreRollouts
 from pipeline.rewards.base import RewardInput, run_info_of
 from pipeline.schemas.rollouts import IDS
 from pipeline.schemas.scores import SCHEMA
 from pipeline.scoring.inputs import inputs_of
 from pipeline.scoring.scorer import score_groups
 from pipeline.scoring.totals import mean_and_std, numbers_in, reward_metrics
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.stage import Input, Output, Stage
 
 
 class Settings(StageSettings):

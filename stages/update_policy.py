@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from pipeline.advantages.kl_reward import RewardKl
 from pipeline.coefficients import KlCoefficient
-from pipeline.config import BASE_KEY, RewardKl, RolloutCorrection, UpdatePolicy
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import From, StageSettings
 from pipeline.errors import TrainingError
-from pipeline.plan import From, StageSettings
-from pipeline.stage import Context, Input, Inputs, Output, Outputs, Stage
+from pipeline.ids import BASE_KEY
+from pipeline.recipe_correction import RolloutCorrection
+from pipeline.recipe_sections import UpdatePolicy
+from pipeline.stage import Input, Output, Stage
 
 if TYPE_CHECKING:
     from pipeline.training.rows import TrainingRows

@@ -9,9 +9,11 @@ import itertools
 from collections.abc import Sequence
 
 from pipeline.artifacts import path_of, write_json
-from pipeline.config import BASE_KEY, Params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, load_stage
-from pipeline.stage import Context, Outputs
+from pipeline.config import Params
+from pipeline.context import Context, Outputs
+from pipeline.ids import BASE_KEY
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
 
 TRAINING_STAGES = ITERATION_STAGES[:-1]
 """All but the evaluation."""

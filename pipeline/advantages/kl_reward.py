@@ -10,13 +10,16 @@ gradient nothing speaks against it. The same estimators with a gradient are in `
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from pipeline.advantages.base import AdvantageInputs, FloatArray
-from pipeline.config import RewardKl
 from pipeline.errors import ConfigError, Problem
 from pipeline.ragged import Ragged
 
+RewardKl = Literal["k1", "k2", "k3", "abs"]
+"""KL estimators without a gradient; formulas at the head of the file."""
 LOG_RATIO_LIMIT = 20.0
 """As in the losses: e^20 is far from any ratio that means something, e^89 is beyond float32."""
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.console import WIDTH_IN_FILES, note_off_lock, refuse_elsewhere
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
 from pipeline.visible import json_safe, visible
 

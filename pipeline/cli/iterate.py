@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params, read_text, write_text
 from pipeline.yaml_text import Entry, flow, with_entries
 

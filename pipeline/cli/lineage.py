@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.console import note_off_lock, refuse_elsewhere
-from pipeline.config import BASE_KEY
 from pipeline.errors import ConfigError, Problem
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def page(chain: str, rollouts: int | None) -> None:
 
     import_numpy_alone()
     settle_without_pandas()
-    from pipeline.config import BASE_KEY
+    from pipeline.ids import BASE_KEY
     from pipeline.page.choosing import ROLLOUTS, Limits
     from pipeline.page.run import run_of
     from pipeline.page.writing import PAGE, write_page

@@ -35,7 +35,7 @@ def pull(revision: str) -> None:
     from pipeline.atomic import unwritable
     from pipeline.cli.console import refuse_elsewhere
     from pipeline.dvc_cache import cached_path, fetch, link, shares_files
-    from pipeline.stored_revisions import revision_of
+    from pipeline.run.revisions import revision_of
     from pipeline.visible import listed
 
     refuse_elsewhere()
@@ -87,7 +87,7 @@ def _differing(recorded: Mapping[str, str]) -> list[str]:
     """Those of the outputs in the workspace whose bytes are others than recorded, but for digests of re-scores."""
     from pipeline.dvc_cache import cached_path
     from pipeline.hashing import md5_of
-    from pipeline.plan import PLAN_FILE, same_training_plan
+    from pipeline.plan_file import PLAN_FILE, same_training_plan
 
     def differs(path: str, md5: str) -> bool:
         file, cached = Path(path), cached_path(md5)

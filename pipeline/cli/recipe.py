@@ -7,18 +7,11 @@ from collections.abc import Sequence
 
 import click
 
-from pipeline.config import PARAMS_FILE, Recipe
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
-from pipeline.params import (
-    parse_params,
-    parse_yaml,
-    read_params,
-    read_text,
-    read_yaml,
-    resolve_recipes,
-    write_text,
-)
+from pipeline.params import parse_params, read_params, read_text, resolve_recipes, write_text
 from pipeline.presets import Preset, presets, read_preset
+from pipeline.recipe import Recipe
 from pipeline.recipe_diff import (
     GROUPS,
     LENGTHS,
@@ -31,7 +24,7 @@ from pipeline.recipe_diff import (
 )
 from pipeline.recipe_text import Task, recipe_text
 from pipeline.sealed import read_sealed
-from pipeline.yaml_text import WORDS, Entry, flow, with_entries
+from pipeline.yaml_text import WORDS, Entry, flow, parse_yaml, read_yaml, with_entries
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 PLACEHOLDER = "numeric_answer"
@@ -105,7 +98,7 @@ def _task(name: str, like: str | None) -> Task:
     Raises:
         ConfigError: if `name` is taken or no name, or there is no recipe to take the task from.
     """
-    raw, params = read_yaml(), read_params()
+    raw, params = read_yaml(PARAMS_FILE), read_params()
     problems = []
     if not NAME.fullmatch(name) or name.lower() in WORDS:
         problems.append(

@@ -88,7 +88,8 @@ def replay(
     from pipeline.cli.console import refuse_elsewhere
     from pipeline.replay.choosing import Options
     from pipeline.replay.verdict import exit_code
-    from pipeline.stored_revisions import WORKSPACE, revision_of
+    from pipeline.run.revisions import revision_of
+    from pipeline.run.store import WORKSPACE
 
     verdicts: list[StepVerdict] = []
     try:
@@ -202,9 +203,8 @@ def _say(error: Exception) -> None:
 
 def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: Options) -> None:
     """Keeps the verdicts for MLflow, and shows them if there is a store that has the run; else is no failure."""
-    from pipeline.replay.marks import marks_of
+    from pipeline.replay.marks import keep, marks_of
     from pipeline.tracking import store
-    from pipeline.tracking.verdicts import keep
 
     if not options.revision.is_workspace:
         return

@@ -10,8 +10,9 @@ import click
 
 from pipeline.artifacts import path_of, read_table, write_json
 from pipeline.cli.rescoring import COMMAND
-from pipeline.config import ITERATION_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
+from pipeline.ids import ITERATION_KEY
 from pipeline.params import read_params
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
     import_numpy_alone()
     settle_without_pandas()
     from pipeline.cli.console import note_off_lock, refuse_elsewhere
-    from pipeline.showing.finding import facts_of
+    from pipeline.showing.shown import facts_of
 
     refuse_elsewhere()
     facts = facts_of(identity, over_time)

@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 
 from pipeline.artifacts import path_of, read_json
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.examples import examples, read_example
+from pipeline.ids import BASE_KEY
 from pipeline.lineage import git_says
-from pipeline.params import parse_params, parse_yaml, write_text
+from pipeline.params import parse_params, write_text
+from pipeline.yaml_text import parse_yaml
 
 
 @click.command()

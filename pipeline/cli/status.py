@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.console import refuse_elsewhere
-from pipeline.config import BASE_KEY
+from pipeline.ids import BASE_KEY
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,8 +7,9 @@ import re
 import click
 
 from pipeline.cli.iterate import numbered, with_iterations
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params, read_text, write_text
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pipeline.artifacts import path_of
 from pipeline.chain_tips import has_begun, tip_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.doctor.iteration import (
     Reading,
     evaluation_of,
@@ -24,6 +24,7 @@ from pipeline.doctor.iteration import (
 )
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import FEWEST_GROUPS
+from pipeline.ids import BASE_KEY
 from pipeline.ragged import IntArray
 from pipeline.showing.tables import stored
 

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from pipeline.artifacts import path_of, read_metrics, read_run_info
-from pipeline.config import Params, Recipe
+from pipeline.config import Params
 from pipeline.doctor.rollouts import Rollouts, Tables
-from pipeline.plan import ITERATION_STAGES
+from pipeline.plan_file import ITERATION_STAGES
+from pipeline.recipe import Recipe
 from pipeline.scoring.totals import FloatArray, numbers_in
 from pipeline.showing.tables import Stored, stored
 from pipeline.visible import listed

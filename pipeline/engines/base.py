@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pipeline.component import Component
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pipeline.component import Component, Model, Share
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime, Sampling
+    from pipeline.runtime import Runtime
 
 FinishReason = Literal["stop", "length", "error"]
+
+
+class Sampling(Model):
+    """How completions are drawn. Log-probs are always those of the distribution that was sampled from."""
+
+    max_completion_tokens: PositiveInt = 512
+    temperature: PositiveFloat = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: NonNegativeInt = 0
+    """Keep only the k likeliest tokens; 0 keeps all."""
+    min_p: Share = 0.0
+    """Drop tokens less likely than this share of the likeliest one."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether part of the distribution is cut away, so that log-probs are renormalised."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pipeline.errors import PolicyError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipeline.config import Sampling
+    from pipeline.engines.base import Sampling
 
 COMPACT_SHARE = 0.75
 """Finished rows are dropped from the batch once no more than this share of it is still running."""

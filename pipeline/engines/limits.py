@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config import PromptFormat, Sampling
-from pipeline.engines.base import GenerationRequest
+from pipeline.engines.base import GenerationRequest, Sampling
 from pipeline.errors import PolicyError
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
 
 SHOWN_CHARACTERS = 60

@@ -16,7 +16,8 @@ from pipeline.errors import PolicyError, RollbookError
 from pipeline.process import die_with_parent
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime, Sampling
+    from pipeline.engines.base import Sampling
+    from pipeline.runtime import Runtime
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pipeline.ids import GOLDEN_GAMMA, mixed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipeline.config import Sampling
+    from pipeline.engines.base import Sampling
 
 CDF_BITS = 50
 """Fixed-point digits of the CDF. Integers add up to the same sum in every order and on every device; floats do not,

@@ -17,8 +17,9 @@ from pipeline.engines.limits import renderer_for
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime, Sampling
+    from pipeline.engines.base import Sampling
     from pipeline.engines.decoding import Decoder
+    from pipeline.runtime import Runtime
 
 
 class Transformers(BatchedEngine):

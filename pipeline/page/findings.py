@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pipeline.config import ITERATION_KEY
-from pipeline.doctor import Diagnosis, Finding, diagnosis_of
+from pipeline.doctor import Finding
+from pipeline.doctor.diagnosis import Diagnosis, diagnosis_of
 from pipeline.doctor.finding import GRADES
 from pipeline.errors import RollbookError
-from pipeline.ids import EVALUATION
+from pipeline.ids import EVALUATION, ITERATION_KEY
 from pipeline.page.overview import Tile
 from pipeline.page.run import Run
 from pipeline.showing.page import marked, told

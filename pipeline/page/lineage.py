@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 
 from pipeline.ancestry import ancestry_of
-from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.page.run import Run
 from pipeline.showing.page import marked, part_html
 from pipeline.showing.sections import Lines, Pairs

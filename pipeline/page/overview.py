@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.ancestry import commit_of, short_commit, span
-from pipeline.config import BASE_KEY
 from pipeline.evaluation import paired_difference
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.page.run import Row, Run
 from pipeline.recipe_words import recipe_in_words, stretches
 from pipeline.showing.sections import NOTHING, Grid, Pairs, Part

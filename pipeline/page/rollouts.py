@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.ancestry import span
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY
-from pipeline.ids import IdParts
+from pipeline.ids import BASE_KEY, IdParts
 from pipeline.page.choosing import (
     Limits,
     enough,

@@ -9,8 +9,9 @@ from typing import Any
 
 from pipeline.artifacts import path_of
 from pipeline.chain_tips import has_begun, tip_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.doctor.iteration import Reading
+from pipeline.ids import BASE_KEY
 from pipeline.report import curves_of
 from pipeline.showing.chain import Chain
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pipeline.atomic import replacing
-from pipeline.config import BASE_KEY
-from pipeline.doctor import Diagnosis
+from pipeline.doctor.diagnosis import Diagnosis
 from pipeline.errors import ArtifactError, RollbookError
+from pipeline.ids import BASE_KEY
 from pipeline.off_lock import off_lock, said_of
 from pipeline.page.choosing import Limits
 from pipeline.page.curves import Chart, charts, numbers, specs

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts import path_of, read_facts
-from pipeline.config import BASE_KEY
 from pipeline.errors import PolicyError
-from pipeline.ids import seed_of
+from pipeline.ids import BASE_KEY, seed_of
 from pipeline.policies.misfit import misfit
 from pipeline.prompting import ADAPTERS_CONFIG_FILE
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from pipeline.config import Lora
+    from pipeline.policies.lora import Lora
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -210,7 +209,7 @@ def _inject(
     """Makes the layers. Only theirs are the weights that collect gradients afterwards."""
     import torch
 
-    from pipeline.policies.loading import lean_transformers
+    from pipeline.framework_imports import lean_transformers
 
     try:
         with lean_transformers():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pipeline.component import Component
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime
+    from pipeline.runtime import Runtime
 
 
 @dataclass(frozen=True)

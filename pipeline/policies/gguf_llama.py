@@ -65,7 +65,7 @@ class GgufLlama:
         Raises:
             PolicyError: if weights are missing, or of another shape.
         """
-        from pipeline.policies.loading import lean_transformers
+        from pipeline.framework_imports import lean_transformers
 
         with lean_transformers():
             import torch

@@ -6,16 +6,14 @@ Imports stay out of the module's top: `check` looks through this folder without 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.errors import PolicyError
+from pipeline.framework_imports import lean_transformers, set_environment
 from pipeline.hashing import sha256_of
 from pipeline.policies.adapters import OWN_FILES as ADAPTER_FILES
 from pipeline.policies.adapters import attach_stored, base_folder, is_adapter, merge
@@ -25,18 +23,12 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from pipeline.config import Runtime
+    from pipeline.runtime import Runtime
 
-NOT_NEEDED_BY_TRANSFORMERS = ("sklearn", "scipy")
-"""Optional packages that `transformers` imports for assisted generation and object detection, 1.3 s of start-up."""
 SHOWN_NAMES = 3
-CUBLAS_WORKSPACE = ":4096:8"
-"""Without a fixed workspace cuBLAS refuses to run under deterministic algorithms."""
 REMOTE_CODE_FILE = "remote_code.json"
 """In a policy folder whose own code may be run: SHA-256 of each file of it. Written by `pretrained` when it is told
 `trust_remote_code`, carried along from policy to policy like the code itself."""
-OMP_WAITING = "PASSIVE"
-"""Threads that spin while they wait make small models several times slower on a machine that does other work too."""
 
 _attention: str | None = None
 """Of the models loaded from now on; set by `prepare_torch`, like torch's own settings."""
@@ -53,7 +45,7 @@ def prepare_torch(runtime: Runtime) -> torch.device:
     Raises:
         PolicyError: if the device asked for is not there.
     """
-    _set_environment()
+    set_environment()
     import torch
 
     global _attention
@@ -76,24 +68,6 @@ def prepare_torch(runtime: Runtime) -> torch.device:
             "allowed: auto, cpu, cuda",
         ) from None
     return device
-
-
-def import_torch() -> None:
-    """Imports torch and transformers, as far as all policies need them, and computes nothing yet.
-
-    Raises:
-        ModuleNotFoundError: if they are not installed.
-    """
-    _set_environment()
-    importlib.import_module("torch._inductor.config")  # wanted by use_deterministic_algorithms
-    with lean_transformers():
-        importlib.import_module("transformers.models.auto.modeling_auto")
-
-
-def _set_environment() -> None:
-    """What libraries read once, when they are loaded."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
-    os.environ.setdefault("OMP_WAIT_POLICY", OMP_WAITING)
 
 
 def load_model(
@@ -304,15 +278,3 @@ def _quiet_transformers() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(level)
-
-
-@contextlib.contextmanager
-def lean_transformers() -> Iterator[None]:
-    """While transformers is imported, packages it does not need here look as if they were not installed."""
-    hidden = [name for name in NOT_NEEDED_BY_TRANSFORMERS if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            sys.modules.pop(name, None)

@@ -27,7 +27,7 @@ from pipeline.policies.base import BasePolicy, CreatedPolicy, WarmStartExample
 from pipeline.revisions import refuse_unpinned
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime
+    from pipeline.runtime import Runtime
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")

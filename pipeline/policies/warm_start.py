@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config import PromptFormat
 from pipeline.ids import seed_of
 from pipeline.policies.base import WarmStartExample
 from pipeline.policies.byte_tokenizer import (
@@ -26,6 +25,7 @@ from pipeline.policies.byte_tokenizer import (
     encode_bytes,
     save_byte_tokenizer,
 )
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.params import read_yaml
+from pipeline.yaml_text import read_yaml
 
 FOLDER = Path(__file__).parent
 NOT_EXPRESSED = "not expressed:"

@@ -4,5 +4,5 @@ step = its entry in a lock file (`steps.py`); inputs, code and settings as recor
 (`stored.py`, `code_trees.py`, `settings.py`, `choosing.py`), and what judges replied then (`replies.py`); its program
 runs there (`running.py`, `programs.py`); every output is compared (`judging.py`, `differing.py`, `tables.py`,
 `weights.py`, `distances.py`) beside what differs around it (`environment.py`); `verdict.py` is what comes out, and
-`marks.py` shows it in MLflow. Nothing in the workspace changes, and nobody is asked.
+`marks.py` keeps it for MLflow. Nothing in the workspace changes, and nobody is asked.
 """

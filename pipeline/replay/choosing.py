@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import PARAMS_FILE
+from pipeline.dependencies import Dependencies, dependencies_of
 from pipeline.dvc_lock import Entry
 from pipeline.errors import RollbookError
-from pipeline.plan import Dependencies, dependencies_of
 from pipeline.replay.code_trees import CodeTree, CodeTrees, complete
 from pipeline.replay.settings import find_params, recorded_settings, with_sealed
 from pipeline.replay.steps import label_of, stage_of

@@ -15,10 +15,10 @@ from pipeline.config import PARAMS_FILE
 from pipeline.errors import RollbookError
 from pipeline.hashing import LARGE
 from pipeline.lineage import git_bytes, git_says
+from pipeline.run.revisions import extract
 from pipeline.run_info import SHOWN_DIGITS
 from pipeline.scratch import SCRATCH
 from pipeline.sealed import FOLDER as SEALED_FOLDER
-from pipeline.stored_revisions import extract
 
 VENV_FILE = "pyvenv.cfg"
 """Marks a virtual environment."""

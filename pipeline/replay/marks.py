@@ -1,13 +1,48 @@
-"""Verdicts of replays as marks for MLflow."""
+"""Verdicts of replays as marks: the last one on every step, kept on disk for whatever shows it."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from pipeline.artifacts import read_json, write_json
 from pipeline.dvc_lock import Entry
+from pipeline.errors import ArtifactError
+from pipeline.process import exclusive
 from pipeline.replay.verdict import Outcome, StepVerdict
-from pipeline.tracking.verdicts import ReplayMark
+from pipeline.scratch import SCRATCH
+
+FILE = Path(".rollbook/verdicts.json")
+LOCK = SCRATCH / "locks" / "verdicts.lock"
+"""Held while verdicts are added: two replays may end at once."""
+
+
+@dataclass(frozen=True)
+class ReplayMark:
+    """What is shown of one replay.
+
+    Attributes:
+        key: of the iteration.
+        name: of the step in names of tags and metrics, such as `update_policy`.
+        tags: by what they say: verdict, when, first difference.
+        differing: outputs that differ; None if nothing is known of them.
+        at_ms: when, milliseconds since 1970.
+        outputs: md5 of what was compared with, by path.
+    """
+
+    key: str
+    name: str
+    tags: Mapping[str, str]
+    differing: int | None
+    at_ms: int
+    outputs: Mapping[str, str]
+
+    def is_about(self, md5s: Mapping[str, str]) -> bool:
+        """Whether what it judged is what is recorded now; a policy may have been pruned since."""
+        known = [path for path in self.outputs if path in md5s]
+        return bool(known) and all(md5s[path] == self.outputs[path] for path in known)
 
 
 def marks_of(
@@ -40,3 +75,26 @@ def _mark(entry: Entry, verdict: StepVerdict, with_code: str, now: datetime.date
         at_ms=int(now.timestamp() * 1000),
         outputs=entry.outputs,
     )
+
+
+def keep(marks: Sequence[ReplayMark]) -> None:
+    """Writes verdicts down, over earlier ones on the same steps.
+
+    Raises:
+        ArtifactError: if another process keeps the file for itself, or it cannot be written.
+    """
+    with exclusive(LOCK, "writing verdicts"):
+        kept = {(mark.key, mark.name): mark for mark in (*kept_marks(), *marks)}
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        (FILE.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        write_json({"verdicts": [asdict(kept[place]) for place in sorted(kept)]}, FILE)
+
+
+def kept_marks() -> list[ReplayMark]:
+    """All verdicts on disk; none where the file is damaged or older code wrote it: a replay brings them back."""
+    if not FILE.exists():
+        return []
+    try:
+        return [ReplayMark(**each) for each in read_json(FILE)["verdicts"]]
+    except (ArtifactError, KeyError, TypeError):
+        return []

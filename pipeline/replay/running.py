@@ -16,7 +16,7 @@ from pipeline.artifacts import FOLDERS, path_of, read_json, write_json
 from pipeline.dvc_lock import Entry
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.hashing import short
-from pipeline.plan import ONCE_STAGES, PLAN_FILE, RESCORES
+from pipeline.plan_file import ONCE_STAGES, PLAN_FILE, RESCORES
 from pipeline.process import exclusive
 from pipeline.replay.choosing import Choice, Options
 from pipeline.replay.code_trees import CodeTrees

@@ -8,13 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config import PARAMS_FILE, Iteration
+from pipeline.config import PARAMS_FILE
+from pipeline.dependencies import StageSettings
 from pipeline.dvc_lock import Entry
 from pipeline.errors import ConfigError, Problem, RollbookError
-from pipeline.params import parse_params, read_yaml
-from pipeline.plan import StageSettings
+from pipeline.params import parse_params
+from pipeline.recipe import Iteration
 from pipeline.sealed import read_part, read_sealed
 from pipeline.stage import Stage
+from pipeline.yaml_text import read_yaml
 
 ONCE_PER_RUN = "run"
 """In the definitions of a sealed part: what all its iterations have in common."""

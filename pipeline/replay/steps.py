@@ -8,11 +8,11 @@ from typing import Any
 
 from pipeline import running_steps
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY
 from pipeline.dvc_lock import ALIASES, LOCK_FILE, RESCORES_LOCK_FILE, Entry, read_entries
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.ids import order_of
-from pipeline.plan import DECLARED_STAGES, load_stage
+from pipeline.ids import BASE_KEY, order_of
+from pipeline.plan import load_stage
+from pipeline.plan_file import DECLARED_STAGES
 from pipeline.sealed import files_of, parts
 from pipeline.stage import Stage
 from pipeline.stored_revisions import Revision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from pipeline.config import BASE_KEY
+from pipeline.ids import BASE_KEY
 from pipeline.run.iteration import Iteration
 from pipeline.run.store import Store
 

@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.artifacts import read_json
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.dependencies import Dependencies
 from pipeline.dvc_lock import Entry, made_by
 from pipeline.errors import ArtifactError
-from pipeline.plan import (
+from pipeline.ids import BASE_KEY
+from pipeline.plan import load_stage, make_plan, planned
+from pipeline.plan_file import (
     ITERATION_STAGES,
     ONCE_STAGES,
     PLAN_FILE,
     RESCORE_STAGE,
-    Dependencies,
-    load_stage,
-    make_plan,
-    planned,
     planned_digest,
 )
 from pipeline.run.store import Store

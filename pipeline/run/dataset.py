@@ -16,8 +16,9 @@ from pipeline.artifacts import (
     read_facts,
     refuse_other,
 )
-from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
+from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.run.store import Store
 
 

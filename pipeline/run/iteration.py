@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY, Recipe
-from pipeline.plan import ITERATION_STAGES
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ITERATION_STAGES
+from pipeline.recipe import Recipe
 from pipeline.run.store import Store
 from pipeline.run.stored import StoredTable
 from pipeline.run_info import RunInfo

@@ -20,8 +20,9 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.artifacts import ROOT
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ConfigError, Problem, nearest
+from pipeline.ids import BASE_KEY
 from pipeline.run.chain import Chain
 from pipeline.run.currency import Currency, currency_of
 from pipeline.run.curves import CURVES_FILE, read_curves

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, ROOT, keys_of, path_of, read_facts, read_metrics
-from pipeline.config import BASE_KEY, PARAMS_FILE, Params
+from pipeline.config import PARAMS_FILE, Params
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, Entry, made_by, read_entries
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.ids import order_of
+from pipeline.ids import BASE_KEY, order_of
 from pipeline.lock_guard import current_entries
-from pipeline.params import read_params, read_yaml
-from pipeline.plan import RESCORE_STAGE
+from pipeline.params import read_params
+from pipeline.plan_file import RESCORE_STAGE
 from pipeline.run.policies import PolicyLink
 from pipeline.run.stored import StoredTable
 from pipeline.run_info import RunInfo, read_run_info
 from pipeline.sealed import SealedIteration, read_sealed, sealed_md5s
+from pipeline.yaml_text import read_yaml
 
 WORKSPACE = "workspace"
 """The name of what lies in the project's folder, committed or not."""

@@ -20,7 +20,6 @@ from pipeline.advantages.base import AdvantageInputs, AdvantageOutputs
 from pipeline.advantages.kl_reward import penalized, token_penalties
 from pipeline.coefficients import start_of
 from pipeline.component import problems_of
-from pipeline.config import ComputeAdvantages
 from pipeline.errors import RollbookError
 from pipeline.estimation import (
     aligned,
@@ -30,6 +29,7 @@ from pipeline.estimation import (
     sampled_rows,
 )
 from pipeline.field_docs import formula_of, headline_of
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.scoring.totals import weighted_total
 from pipeline.showing.facts import Arithmetic
 from pipeline.showing.written_out import number, written_out

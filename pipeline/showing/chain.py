@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, keys_of, path_of, read_run_info
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ConfigError
-from pipeline.ids import order_of
+from pipeline.ids import BASE_KEY, order_of
 from pipeline.sealed import SealedIteration, read_sealed, recorded_md5s, sealed_md5s
 from pipeline.showing.facts import PolicyLink
 
@@ -160,7 +160,7 @@ def _entries_in(text: str) -> dict[str, dict[str, str]] | None:
 
 def _parsed(text: str) -> Mapping[str, Any]:
     """The same by a parser; empty if it is no YAML: `rollbook check` says what is wrong with it."""
-    from pipeline.params import parse_yaml
+    from pipeline.yaml_text import parse_yaml
 
     try:
         found = parse_yaml(text, str(PARAMS_FILE)).get("iterations")

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config import UpdatePolicy
 from pipeline.field_docs import headline_of
 from pipeline.losses.clip import Clipping
 from pipeline.losses.ratio import LOG_RATIO_LIMIT
+from pipeline.recipe_sections import UpdatePolicy
 from pipeline.showing.facts import Token
 
 AGREE = 1e-6

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.artifacts import RESTORE, keys_of, path_of
-from pipeline.config import BASE_KEY
 from pipeline.errors import PolicyError
+from pipeline.ids import BASE_KEY
 from pipeline.showing.chain import Chain
 from pipeline.showing.facts import Piece
 

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -26,47 +25,12 @@ from pipeline.ids import EVALUATION, parts_of, parts_of_group
 from pipeline.showing.chain import Chain
 from pipeline.showing.tables import Stored
 
-if TYPE_CHECKING:
-    from pipeline.showing.facts import Shown
-
 CANDIDATES = 10
 """Ids named where one is not unique."""
 NEAREST = 3
 """Ids named where there is none such."""
 HEX = re.compile(r"[0-9a-f]+")
 DATA = ("evaluation", "train")
-
-
-def facts_of(text: str, over_time: bool = False) -> Shown:
-    """What an id, or the beginning of one, names, and everything that is stored about it.
-
-    Args:
-        text: of a rollout, group, prompt or policy.
-        over_time: the prompt of it in all iterations, with answers.
-
-    Raises:
-        ArtifactError: if it names nothing or several things, or its tables are not on disk or damaged.
-    """
-    chain = Chain()
-    found = find(text, chain)
-    if over_time:
-        found = _prompt_in(found)
-    # Each kind imports what it needs: a policy is shown without what an advantage takes.
-    if found.kind == "rollout":
-        from pipeline.showing.rollouts import rollout_facts
-
-        return rollout_facts(found, chain)
-    if found.kind == "group":
-        from pipeline.showing.groups import group_facts
-
-        return group_facts(found, chain)
-    if found.kind == "prompt":
-        from pipeline.showing.prompts import prompt_facts
-
-        return prompt_facts(found.id, chain, over_time)
-    from pipeline.showing.policies import policy_facts
-
-    return policy_facts(found, chain)
 
 
 @dataclass(frozen=True)
@@ -143,7 +107,7 @@ def _in_iteration(text: str, chain: Chain) -> Found:
     return Found("rollout", _one(text, rollouts, begin), key)
 
 
-def _prompt_in(found: Found) -> Found:
+def prompt_in(found: Found) -> Found:
     """The prompt that a rollout or group is about.
 
     Raises:

@@ -6,10 +6,11 @@ from statistics import fmean, pstdev
 
 from pydantic import ValidationError
 
-from pipeline.config import ComputeAdvantages
 from pipeline.errors import ArtifactError
 from pipeline.field_docs import headline_of
 from pipeline.ids import parts_of_group
+from pipeline.recipe_sections import ComputeAdvantages
+from pipeline.run.stored import row_of
 from pipeline.showing.answers import Group
 from pipeline.showing.chain import Chain
 from pipeline.showing.decoding import decoder_for
@@ -17,7 +18,6 @@ from pipeline.showing.facts import GroupFacts
 from pipeline.showing.finding import Found
 from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
 from pipeline.showing.rollouts import provenance_of
-from pipeline.showing.tables import row_of
 
 
 def group_facts(found: Found, chain: Chain) -> GroupFacts:

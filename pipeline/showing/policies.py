@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from pipeline.ancestry import GET, updates_to
 from pipeline.artifacts import path_of, read_facts, read_metrics
-from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
+from pipeline.ids import BASE_KEY
 from pipeline.showing.chain import Chain
 from pipeline.showing.facts import Evaluation, Number, PolicyFacts, TrainedOn
 from pipeline.showing.finding import Found

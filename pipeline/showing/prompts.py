@@ -7,16 +7,16 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.artifacts import keys_of, path_of
-from pipeline.config import BASE_KEY
 from pipeline.errors import ArtifactError
 from pipeline.evaluation import RIGHT_FROM
-from pipeline.ids import group_id_of, parts_of_group
+from pipeline.ids import BASE_KEY, group_id_of, parts_of_group
+from pipeline.run.stored import row_of
 from pipeline.showing.answers import Group, answer_of
 from pipeline.showing.chain import Chain
 from pipeline.showing.decoding import Decoder
 from pipeline.showing.facts import Answer, Occurrence, Piece, Prompt, PromptFacts
 from pipeline.showing.finding import DATA
-from pipeline.showing.tables import Stored, row_of, stored
+from pipeline.showing.tables import Stored, stored
 
 OWN = ("iteration", "group_id", "prompt_id", "messages", "prompt", "prompt_token_ids")
 DATA_OWN = ("prompt_id", "messages", "reference_answer")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.showing.chain import Chain, Info
 from pipeline.showing.facts import Made, Origin, PolicyLink, Provenance, Tracked
 from pipeline.showing.tables import Stored

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.config import BASE_KEY
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.tracing.links import Lineage, Link, Part
 from pipeline.tracing.uses import Uses
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.ancestry import Ancestry, Update, commit_of, infos_of
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY
+from pipeline.ids import BASE_KEY
 from pipeline.model_card import evaluated
 
 

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from pipeline.ancestry import GET, infos_of, policy_digest, updates_to
 from pipeline.artifacts import ROOT, path_of
 from pipeline.code import code_hashes
-from pipeline.config import BASE_KEY, labels_of
+from pipeline.config import labels_of
 from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
 from pipeline.hashing import short
-from pipeline.ids import order_of
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.ids import BASE_KEY, order_of
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 
 COMMAND = "rollbook lineage"
 JUDGED = "judged"

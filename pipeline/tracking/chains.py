@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pipeline.config import BASE_KEY, Params
-from pipeline.plan import ONCE_STAGES
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ONCE_STAGES
 from pipeline.tracking.finished import Disk, Metrics, Step, hash_of, merged
 
 

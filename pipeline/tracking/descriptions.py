@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY
+from pipeline.ids import BASE_KEY
 from pipeline.recipe_words import recipe_in_words, stretches
 from pipeline.report import evaluation_scores
 from pipeline.tracking import views

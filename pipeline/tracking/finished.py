@@ -20,7 +20,8 @@ from typing import Any
 from pipeline.artifacts import path_of, read_json, read_metrics
 from pipeline.config import Params
 from pipeline.errors import ArtifactError
-from pipeline.plan import ITERATION_STAGES, PLAN_FILE, load_stage, planned_digest
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES, PLAN_FILE, planned_digest
 
 Metrics = Mapping[str, float | None]
 """Numbers by name; None where the number is not finite."""

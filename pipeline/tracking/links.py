@@ -13,7 +13,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from pipeline.artifacts import path_of
 from pipeline.config import Params
-from pipeline.plan import ITERATION_STAGES, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.tracking.descriptions import NOTE, policy_text
 from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store

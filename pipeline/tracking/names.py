@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.params import leaves
+from pipeline.yaml_text import leaves
 
 NAME_LENGTH = 250
 VALUE_LENGTH = 6000

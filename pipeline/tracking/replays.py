@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.lean_imports import without
+from pipeline.replay.marks import ReplayMark, kept_marks
 from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains
 from pipeline.tracking.finished import hash_of
 from pipeline.tracking.store import Store, opened
-from pipeline.tracking.verdicts import ReplayMark, kept_marks
 
 with without("pandas"):
     from mlflow.entities import Metric, Run

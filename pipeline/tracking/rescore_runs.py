@@ -9,7 +9,8 @@ from typing import Any
 from pipeline.artifacts import read_json, read_metrics
 from pipeline.config import Params
 from pipeline.errors import ArtifactError
-from pipeline.plan import RESCORE_STAGE, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import RESCORE_STAGE
 from pipeline.tracking.chain_runs import (
     KIND,
     NAME,

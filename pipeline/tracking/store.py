@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArtifactError, RollbookError, StoreError, TrackingError
-from pipeline.lean_imports import without
+from pipeline.framework_imports import import_mlflow
 from pipeline.process import exclusive
 from pipeline.scratch import SCRATCH
 
@@ -137,13 +136,6 @@ def set_aside() -> Path | None:
             if item.name != REPLACED:
                 item.rename(place / item.name)
         return place
-
-
-def import_mlflow() -> None:
-    """Imports what of MLflow a store on disk needs, and opens nothing yet."""
-    with without("pandas", "polars"):  # mlflow does without them, and is imported a second sooner
-        for name in ("tracking", "tracing.client", "store.tracking.sqlalchemy_store"):
-            importlib.import_module(f"mlflow.{name}")
 
 
 def _connected(experiment: str) -> Store:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ArtifactError
+from pipeline.ids import BASE_KEY
 from pipeline.lean_imports import without
 from pipeline.sealed import recorded_md5s
 from pipeline.tracking.chains import Chain, read_chains
@@ -45,7 +46,7 @@ def bring_up_to_date(
         return []
     with opened(params.tracking.experiment, durable) as store:
         sender = _Sender(store, params, recorded_md5s())
-        views.save(store, chains)
+        views.save(store.client, store.experiment_id, chains)
         with experiment_kept(store):
             return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
 

@@ -17,7 +17,7 @@ from pipeline.run.curves import TRAINING
 from pipeline.tracking.chains import Chain
 
 if TYPE_CHECKING:
-    from pipeline.tracking.store import Store
+    from mlflow.tracking import MlflowClient
 
 RUNS_TAG = "mlflow.sharedViewState."
 TRACES_TAG = "mlflow.tracesV4ViewState."
@@ -117,13 +117,13 @@ def run_link(experiment_id: str, run_id: str) -> str:
     return f"#/experiments/{experiment_id}/runs/{run_id}?{TRAINING_MENU}"
 
 
-def save(store: Store, chains: Sequence[Chain]) -> None:
-    """Writes the views into the experiment. One that a user has saved over stays as he left it."""
+def save(client: MlflowClient, experiment_id: str, chains: Sequence[Chain]) -> None:
+    """Writes the views into an experiment. One that a user has saved over stays as he left it."""
     shown = _Shown.of(chains)
-    tags = store.client.get_experiment(store.experiment_id).tags
+    tags = client.get_experiment(experiment_id).tags
     for name, content in _tags(shown, chains[0].steps[0].started_ms).items():
         if tags.get(name) != content and _is_ours(tags.get(name)):
-            store.client.set_experiment_tag(store.experiment_id, name, content)
+            client.set_experiment_tag(experiment_id, name, content)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ from pipeline.training.optimizer import OptimizerState, refuse_other_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from pipeline.config import Lora, UpdatePolicy
+    from pipeline.policies.lora import Lora
+    from pipeline.recipe_sections import UpdatePolicy
 
 REDUCED = ("bfloat16", "float16")
 

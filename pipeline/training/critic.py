@@ -29,8 +29,8 @@ from pipeline.training.optimizer import OptimizerState, clip_gradient, make_opti
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from pipeline.config import UpdatePolicy
     from pipeline.critics.base import Critic
+    from pipeline.recipe_sections import UpdatePolicy
     from pipeline.training.rows import TrainingRows
 
 NOT_SHOWN = "its output head is not where it says, so nobody can see what it sees"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pipeline.config import UpdatePolicy
+    from pipeline.recipe_sections import UpdatePolicy
 
 MASTERS_FILE = "masters.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -17,7 +17,7 @@ from pipeline.training.statistics import RowNumbers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipeline.config import UpdatePolicy
+    from pipeline.recipe_sections import UpdatePolicy
 
 
 @dataclass(frozen=True)

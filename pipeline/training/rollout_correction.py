@@ -42,7 +42,7 @@ from pipeline.training.mismatch import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.config import Rejection, RolloutCorrection
+    from pipeline.recipe_correction import Rejection, RolloutCorrection
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from pipeline.training.mismatch import reported
 from pipeline.training.rollout_correction import Correction, correction
 
 if TYPE_CHECKING:
-    from pipeline.config import RolloutCorrection, UpdatePolicy
+    from pipeline.recipe_correction import RolloutCorrection
+    from pipeline.recipe_sections import UpdatePolicy
 
 TRUNCATED, REJECTED = "cut off at the length limit", "rejected by rollout_correction"
 """Why a row has no tokens to train on, other than that the engine gave none."""

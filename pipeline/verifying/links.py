@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import Facts, is_table, path_of, read_json
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.hashing import short
+from pipeline.ids import BASE_KEY
 from pipeline.policies.adapters import BASE_FILE
 from pipeline.verifying.contents import Read
 from pipeline.verifying.finding import Finding, restore

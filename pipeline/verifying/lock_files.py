@@ -9,8 +9,8 @@ from pipeline.artifacts import ROOT
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.hashing import files_in
 from pipeline.lineage import git_says
+from pipeline.run.revisions import revision_of
 from pipeline.sealed import FOLDER, sealed_md5s
-from pipeline.stored_revisions import revision_of
 from pipeline.verifying.finding import Finding
 from pipeline.visible import listed
 

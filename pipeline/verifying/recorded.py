@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE, Entry, read_entries
+from pipeline.ids import BASE_KEY
 from pipeline.lock_guard import current_entries
-from pipeline.params import read_yaml
 from pipeline.running_steps import dvc_is_at_work
 from pipeline.sealed import files_of
 from pipeline.verifying.finding import Finding
+from pipeline.yaml_text import read_yaml
 
 
 @dataclass(frozen=True)

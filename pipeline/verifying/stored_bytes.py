@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline.artifacts import FOLDERS
 from pipeline.dvc_cache import FOLDER_SUFFIX, folder_md5
-from pipeline.plan import PLAN_FILE, same_training_plan
+from pipeline.plan_file import PLAN_FILE, same_training_plan
 from pipeline.process import processors
 from pipeline.verifying.finding import Finding, checkout
 from pipeline.verifying.places import Stored, StoredFile

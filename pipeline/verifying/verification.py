@@ -12,7 +12,7 @@ from pipeline.artifacts import FOLDERS, ROOT
 from pipeline.config import Params
 from pipeline.hashing import files_in
 from pipeline.off_lock import RUN_INFO, differs_from
-from pipeline.plan import DECLARED_STAGES
+from pipeline.plan_file import DECLARED_STAGES
 from pipeline.process import processors
 from pipeline.progress import Progress
 from pipeline.running_steps import dvc_is_at_work, paths_in_the_making, running_steps

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from pipeline.config import Recipe
+from pipeline.recipe import Recipe
 from tests.benchmarks.smollm2 import EXAMPLE
 from tests.benchmarks.tables import markdown, spread
 from tests.e2e.projects import ROOT, commit, edit_params, environment, make_project, repro

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import path_of, read_json
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.presets import presets
 from pipeline.recipe_diff import NOTHING, differences
 from tests.benchmarks.chains import (

@@ -15,11 +15,13 @@ from typing import Any
 
 from pipeline.artifacts import ROOT as ARTIFACTS
 from pipeline.atomic import replacing
-from pipeline.config import BASE_KEY, Params
-from pipeline.params import parse_params, parse_yaml, read_yaml, resolve_recipes
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
+from pipeline.params import parse_params, resolve_recipes
 from pipeline.presets import presets, read_preset
 from pipeline.recipe_text import Task, recipe_text
 from pipeline.scratch import SCRATCH as PROJECT_SCRATCH
+from pipeline.yaml_text import parse_yaml, read_yaml
 from tests.in_process import make_base, run_stage
 
 ROOT = Path(__file__).parents[2]

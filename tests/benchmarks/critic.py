@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 
 import pipeline.examples
 from pipeline.artifacts import path_of, read_json, read_table
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.context import Context
+from pipeline.ids import BASE_KEY
 from pipeline.plan import load_stage
-from pipeline.stage import Context
 from tests.benchmarks.chains import (
     LIKE,
     ROOT,

@@ -20,8 +20,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.artifacts import read_json, write_json
-from pipeline.config import BASE_KEY
-from pipeline.params import read_yaml
+from pipeline.ids import BASE_KEY
 from pipeline.plan import load_stage
 from pipeline.replay.differing import difference
 from pipeline.replay.environment import environment_changes
@@ -29,6 +28,7 @@ from pipeline.replay.judging import kind_of
 from pipeline.replay.stored import dvc_md5
 from pipeline.replay.verdict import Difference, Outcome
 from pipeline.scratch import SCRATCH as PROJECT_SCRATCH
+from pipeline.yaml_text import read_yaml
 from tests.benchmarks.determinism_report import Finding, WholeRun, finding, report
 from tests.benchmarks.report import now_and_here
 from tests.e2e.projects import ROOT, chain, commit, edit_params, git, make_project, repro, run

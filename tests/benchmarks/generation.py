@@ -17,12 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
-from pipeline.config import PromptFormat, Runtime, Sampling, VllmRuntime
-from pipeline.engines.base import GenerationRequest
+from pipeline.engines.base import GenerationRequest, Sampling
 from pipeline.engines.transformers import Transformers
 from pipeline.engines.vllm import Vllm
 from pipeline.policies.smollm2 import Smollm2
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.runtime import Runtime, VllmRuntime
 from tests.benchmarks.tables import markdown, spread
 from tests.e2e.projects import environment
 

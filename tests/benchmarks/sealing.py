@@ -18,10 +18,12 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.artifacts import write_json
-from pipeline.params import parse_params, read_params, read_yaml
-from pipeline.plan import ITERATION_STAGES
+from pipeline.config import PARAMS_FILE
+from pipeline.params import parse_params, read_params
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.sealed import files_of
 from pipeline.sealing import Sealing, definitions_of
+from pipeline.yaml_text import read_yaml
 from tests.benchmarks.tables import markdown
 from tests.e2e.projects import ROOT, chain, edit_params
 
@@ -71,7 +73,7 @@ def _project(folder: Path, total: int, sealed: int) -> Path:
         shutil.copy(ROOT / name, folder / name)
     iterations = chain(total)
     with contextlib.chdir(folder):
-        params = parse_params({**read_yaml(), "iterations": iterations})
+        params = parse_params({**read_yaml(PARAMS_FILE), "iterations": iterations})
         keys = list(iterations)
         plan = {key: dict.fromkeys(ITERATION_STAGES, MD5) for key in keys}
         for start in range(0, sealed, PART):

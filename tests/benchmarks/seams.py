@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.plan import ITERATION_STAGES
+from pipeline.plan_file import ITERATION_STAGES
 from tests.benchmarks.tables import markdown
 from tests.e2e.projects import environment, make_project, output_hashes, repro
 

@@ -24,12 +24,12 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.dvc_lock import LOCK_FILE
-from pipeline.ids import group_id_of, rollout_id_of
-from pipeline.plan import ITERATION_STAGES
+from pipeline.framework_imports import lean_transformers
+from pipeline.ids import BASE_KEY, group_id_of, rollout_id_of
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.policies.byte_tokenizer import save_byte_tokenizer
-from pipeline.policies.loading import lean_transformers
 from pipeline.ragged import Ragged
 from tests.benchmarks.tables import markdown
 from tests.e2e.projects import environment

@@ -25,7 +25,7 @@ import pipeline.examples
 from pipeline import load
 from pipeline.artifacts import read_json
 from pipeline.params import read_params
-from pipeline.plan import ITERATION_STAGES
+from pipeline.plan_file import ITERATION_STAGES
 from tests.benchmarks.tables import markdown
 from tests.e2e.projects import ROOT, commit, edit_params, environment, make_project, repro
 

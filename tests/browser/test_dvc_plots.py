@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from pipeline.page import vega
-from pipeline.report import CURVES_FILE, Iteration, Report, write_curves
+from pipeline.report import Iteration, Report, write_curves
+from pipeline.run.curves import CURVES_FILE
 from tests.e2e.projects import make_project, run
 
 PLOTS = 7

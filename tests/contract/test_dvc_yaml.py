@@ -8,7 +8,8 @@ from ruamel.yaml import YAML
 
 from pipeline.config import Params
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 from tests.unit.test_params import shipped
 
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import pytest
 
-from pipeline.config import PromptFormat, Sampling
-from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine
+from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, Sampling
 from pipeline.engines.transformers import Transformers
 from pipeline.engines.vllm import Vllm
 from pipeline.errors import PolicyError
 from pipeline.policies.byte_tokenizer import EOS_ID
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
 from pipeline.registry import build, menu
 from tests.unit.engines.models import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (

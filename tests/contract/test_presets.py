@@ -13,18 +13,19 @@ import pytest
 
 from pipeline.artifacts import path_of, read_facts, read_table
 from pipeline.component import Model
-from pipeline.config import (
+from pipeline.config import Params
+from pipeline.params import parse_params, resolve_recipes
+from pipeline.presets import FOLDER, presets, read_preset
+from pipeline.prompt_format import PromptFormat
+from pipeline.recipe import Recipe
+from pipeline.recipe_sections import (
     ComputeAdvantages,
     GenerateRollouts,
-    Params,
     PreparePrompts,
-    PromptFormat,
-    Recipe,
     UpdatePolicy,
 )
-from pipeline.params import parse_params, parse_yaml, resolve_recipes
-from pipeline.presets import FOLDER, presets, read_preset
 from pipeline.recipe_text import SIZES, Task, recipe_text
+from pipeline.yaml_text import parse_yaml
 from tests.in_process import make_base, train
 from tests.unit.test_params import shipped
 

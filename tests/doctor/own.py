@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Runtime, Sampling
-from pipeline.engines.base import Completion, GenerationRequest
+from pipeline.engines.base import Completion, GenerationRequest, Sampling
 from pipeline.engines.transformers import Transformers
+from pipeline.runtime import Runtime
 
 Completions = Sequence[Sequence[dict[str, str]]]
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import BASE_KEY, Params
-from pipeline.doctor import diagnosis_of
+from pipeline.config import Params
+from pipeline.doctor.diagnosis import diagnosis_of
+from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES
+from pipeline.plan_file import ITERATION_STAGES
 from tests.in_process import chain_of, make_base, run_stage
 from tests.unit.test_params import shipped
 

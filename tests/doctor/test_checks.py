@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts import path_of, schema_of
-from pipeline.config import BASE_KEY, Params
-from pipeline.ids import prompt_id_of
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY, prompt_id_of
 from pipeline.presets import presets, read_preset
 from pipeline.registry import menu
 from tests.doctor.spoiled import SPOILED

@@ -14,16 +14,16 @@ from ruamel.yaml import YAML
 from pipeline.artifacts import path_of, read_table, schema_of, write_json, write_table
 from pipeline.cli.main import rollbook
 from pipeline.component import Component
-from pipeline.config import BASE_KEY
-from pipeline.doctor import Change, Finding, diagnose, diagnosis_of
+from pipeline.doctor import Change, Finding
 from pipeline.doctor.chain import chain_reading_of
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.conflicts import conflicts_of
-from pipeline.doctor.diagnosis import every_check
+from pipeline.doctor.diagnosis import diagnose, diagnosis_of, every_check
 from pipeline.doctor.iteration import AS_RUN
 from pipeline.doctor.rollouts import NGRAM
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.field_docs import headline_of, text_on
+from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
 from pipeline.plan import load_stage
 from pipeline.registry import build, menu

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.config import BASE_KEY
 from pipeline.engines.base import Completion
 from pipeline.engines.transformers import Transformers
+from pipeline.ids import BASE_KEY
 from pipeline.registry import build
 from pipeline.training import logprobs as logprobs_module
 from tests.gpu.findings import Finding, at_least, at_most, same

@@ -20,16 +20,17 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.artifacts import path_of, read_facts, read_table
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.context import Context
 from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine
-from pipeline.ids import seed_of
+from pipeline.framework_imports import lean_transformers
+from pipeline.ids import BASE_KEY, seed_of
 from pipeline.params import parse_params
 from pipeline.plan import load_stage
 from pipeline.policies.byte_tokenizer import BOS_ID, EOS_ID, PAD_ID, save_byte_tokenizer
 from pipeline.policies.frozen import FrozenPolicies
-from pipeline.policies.loading import lean_transformers, prepare_torch
+from pipeline.policies.loading import prepare_torch
 from pipeline.registry import build
-from pipeline.stage import Context
 from pipeline.training.measure import measure
 from pipeline.training.rows import rows_of
 from tests.in_process import TRAINING_STAGES, chain_of, make_base, run_stage

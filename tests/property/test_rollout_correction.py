@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import Rejection, RolloutCorrection
 from pipeline.ragged import Ragged
+from pipeline.recipe_correction import Rejection, RolloutCorrection
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rollout_correction import Correction, correction
 

@@ -10,8 +10,9 @@ from pipeline.artifacts import path_of, write_json
 from pipeline.chain_tips import has_begun, tip_of
 from pipeline.errors import ConfigError
 from pipeline.params import parse_params
-from pipeline.report import CURVES_FILE, Report, write_curves
 from pipeline.report import Iteration as Row
+from pipeline.report import Report, write_curves
+from pipeline.run.curves import CURVES_FILE
 from tests.in_process import chain_of
 from tests.unit.test_params import shipped
 

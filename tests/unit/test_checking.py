@@ -13,15 +13,8 @@ from pipeline.cli.check import check
 from pipeline.config import Params
 from pipeline.errors import RollbookError
 from pipeline.params import parse_params
-from pipeline.plan import (
-    ITERATION_STAGES,
-    ONCE_STAGES,
-    RESCORE_STAGE,
-    load_stage,
-    make_plan,
-    planned,
-    planned_digest,
-)
+from pipeline.plan import load_stage, make_plan, planned
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, planned_digest
 from pipeline.run.currency import Change, Currency, Rerun, currency_of
 from pipeline.run.run import Run
 from pipeline.yaml_text import flow

@@ -14,7 +14,7 @@ from pipeline.cli.main import rollbook
 from pipeline.comparing import Comparison, compare, side_of
 from pipeline.dvc_cache import cached_path
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
-from pipeline.stored_revisions import revision_of
+from pipeline.run.revisions import revision_of
 from tests.unit.two_commits import edit, evaluate, git, make
 
 

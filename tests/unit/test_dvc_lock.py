@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import lock_guard
+from pipeline.config import PARAMS_FILE
 from pipeline.dvc_lock import (
     LOCK_FILE,
     output_md5s,
@@ -12,7 +13,8 @@ from pipeline.dvc_lock import (
     yaml_section,
 )
 from pipeline.errors import ConfigError
-from pipeline.params import read_text, read_yaml
+from pipeline.params import read_text
+from pipeline.yaml_text import read_yaml
 
 LOCK = """\
 schema: '2.0'
@@ -105,7 +107,7 @@ def test_a_damaged_params_file_is_named_with_its_mend(project: Path, content: by
     Path("params.yaml").write_bytes(content)
     mend = "`git diff params.yaml` shows what was changed, `git checkout params.yaml` brings"
     with pytest.raises(ConfigError, match=mend):
-        read_yaml()
+        read_yaml(PARAMS_FILE)
     if content == b"\xff":
         with pytest.raises(ConfigError, match=mend):
             read_text()

@@ -14,13 +14,17 @@ from click.testing import CliRunner
 from pipeline.ancestry import ancestry_of, find_policy
 from pipeline.artifacts import path_of, read_facts, read_json, read_table, write_json
 from pipeline.cli.main import rollbook
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.context import Context
+from pipeline.dependencies import Dependencies
 from pipeline.errors import ArtifactError, PolicyError
 from pipeline.exporting import export_policy
+from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params, read_params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, Dependencies, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
 from pipeline.policies.loading import load_model
-from pipeline.stage import Context, _Clock
+from pipeline.stage import _Clock
 from tests.unit.stages.test_lora import LORA, settings
 from tests.unit.test_params import shipped
 

@@ -1,8 +1,9 @@
 import pytest
 
 from pipeline.component import Component, Model
-from pipeline.config import PreparePrompts, Sampling, UpdatePolicy
+from pipeline.engines.base import Sampling
 from pipeline.field_docs import headline_of, meaning_of
+from pipeline.recipe_sections import PreparePrompts, UpdatePolicy
 from pipeline.registry import build, menu
 
 

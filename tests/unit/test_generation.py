@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of, write_folder
-from pipeline.config import PromptFormat, Runtime, Sampling
-from pipeline.engines.base import Completion, GenerationRequest
+from pipeline.context import Context, Inputs
+from pipeline.engines.base import Completion, GenerationRequest, Sampling
 from pipeline.engines.kept_batches import FOLDER, KeptBatches
 from pipeline.engines.transformers import Transformers
 from pipeline.generation import completion_columns, completion_metrics, completions_of
 from pipeline.policies.byte_tokenizer import EOS_ID, encode_bytes, save_byte_tokenizer
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
-from pipeline.stage import Context, Inputs
+from pipeline.runtime import Runtime
 from tests.unit.engines.models import RUNTIME, requests_for, save_llama
 
 SAMPLING = Sampling(max_completion_tokens=6)

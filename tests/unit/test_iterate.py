@@ -6,8 +6,10 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from pipeline.cli.iterate import iterate, next_iterations, with_iterations
+from pipeline.config import PARAMS_FILE
 from pipeline.errors import ConfigError
-from pipeline.params import parse_params, read_yaml
+from pipeline.params import parse_params
+from pipeline.yaml_text import read_yaml
 from tests.unit.test_params import SHIPPED_TEXT as TEXT
 from tests.unit.test_params import shipped
 
@@ -95,10 +97,10 @@ def test_a_rhythm_of_evaluations() -> None:
 def test_the_option_sets_the_rhythm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(TEXT)
-    count = len(read_yaml()["iterations"])
+    count = len(read_yaml(PARAMS_FILE)["iterations"])
     result = CliRunner().invoke(iterate, [str(count + 4), "--evaluate-every", "2"])
     assert result.exit_code == 0
-    items = list(read_yaml()["iterations"].items())[count:]
+    items = list(read_yaml(PARAMS_FILE)["iterations"].items())[count:]
     assert [item.get("evaluate", True) for _, item in items] == [
         int(key[1:]) % 2 == 0 for key, _ in items
     ]

@@ -9,7 +9,8 @@ import pytest
 from pipeline.config import Params
 from pipeline.errors import ConfigError
 from pipeline.examples import read_example
-from pipeline.params import merge, parse_params, parse_yaml, read_text, read_yaml, write_text
+from pipeline.params import merge, parse_params, read_text, write_text
+from pipeline.yaml_text import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[2]
 SHIPPED_TEXT = read_example("tiny").text

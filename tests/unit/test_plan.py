@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.params import parse_params
-from pipeline.plan import ITERATION_STAGES, make_plan, planned_digest, rescore_plan
+from pipeline.plan import make_plan, rescore_plan
+from pipeline.plan_file import ITERATION_STAGES, planned_digest
 from stages.update_policy import Settings
 from tests.unit.test_params import shipped
 

@@ -13,8 +13,8 @@ from tokenizers import (
     processors,
 )
 
-from pipeline.config import PromptFormat
 from pipeline.errors import ConfigError, DataError, PolicyError
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
 from tests.policy_folders import CHATML, byte_level, saved, sentence_piece_like
 

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from pipeline.params import parse_params, parse_yaml
+from pipeline.params import parse_params
+from pipeline.yaml_text import parse_yaml
 from tests.unit.test_params import shipped
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

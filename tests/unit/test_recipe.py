@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.config import PreparePrompts, Recipe, RolloutCorrection
+from pipeline.recipe import Recipe
+from pipeline.recipe_correction import RolloutCorrection
+from pipeline.recipe_sections import PreparePrompts
 
 ENGINE = """from pipeline.engines.base import RolloutEngine
 

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config import Recipe
+from pipeline.recipe import Recipe
 from pipeline.recipe_diff import (
     GROUPS,
     RATIOS,

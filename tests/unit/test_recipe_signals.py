@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.config import Recipe
 from pipeline.losses.base import Loss
+from pipeline.recipe import Recipe
 from pipeline.recipe_diff import differences, example_advantages, pushes, token_weights
 from pipeline.registry import build, menu
 from pipeline.signals import ESTIMATORS, LOSSES

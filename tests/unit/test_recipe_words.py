@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.config import Recipe
+from pipeline.recipe import Recipe
 from pipeline.recipe_words import (
     USUAL_CLIPPING,
     clipping_in_words,

@@ -11,21 +11,19 @@ from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.report import print_table
 from pipeline.report import (
     COLUMNS,
-    CURVES_FILE,
-    REWARD_BOUNDS,
     Iteration,
     Lift,
     Report,
     curve_rows,
     curves_of,
     evaluation_scores,
-    read_curves,
     read_report,
     reward_bounds,
     summary,
     with_reward_bounds,
     write_curves,
 )
+from pipeline.run.curves import CURVES_FILE, REWARD_BOUNDS, read_curves
 from tests.unit.tracking.project import Project
 
 RIGHT_OF = {"i0000": 0, "i0001": 2, "i0002": 4}

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from pipeline.config import Recipe
 from pipeline.errors import RewardError, RollbookError
 from pipeline.params import parse_params
+from pipeline.recipe import Recipe
 from pipeline.rescoring import (
     effective_share,
     group_ranks,

@@ -21,6 +21,7 @@ from pipeline.cli.iterate import next_iterations
 from pipeline.cli.main import rollbook
 from pipeline.cli.seal import kept_keys
 from pipeline.cli.train_from import branch
+from pipeline.config import PARAMS_FILE
 from pipeline.dvc_lock import lock_of, texts_of, without
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.page.choosing import Limits
@@ -31,12 +32,14 @@ from pipeline.page.lineage import drawing
 from pipeline.page.overview import evaluation, recipes
 from pipeline.page.rollouts import explored
 from pipeline.page.run import run_of
-from pipeline.params import parse_params, read_params, read_text, read_yaml, write_text
-from pipeline.plan import PLAN_FILE, make_plan
+from pipeline.params import parse_params, read_params, read_text, write_text
+from pipeline.plan import make_plan
+from pipeline.plan_file import PLAN_FILE
 from pipeline.report import read_report
 from pipeline.run.run import Run
 from pipeline.sealed import read_sealed, sealed_md5s
 from pipeline.tracking.chains import read_chains
+from pipeline.yaml_text import read_yaml
 from tests.unit.test_params import ROOT, shipped
 from tests.unit.tracking.project import Project
 
@@ -130,7 +133,7 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     entries = texts_of(lock)
     _done("i0001-i0003", "--keep", "every:2")
 
-    assert list(read_yaml()["iterations"]) == ["i0004"]
+    assert list(read_yaml(PARAMS_FILE)["iterations"]) == ["i0004"]
     assert "  # the second\n" in read_text()
     assert set(read_text().splitlines()) <= set(text.splitlines())
     gone = {name for name in entries if name.rpartition("@")[2] in KEYS[:3]}
@@ -387,7 +390,7 @@ def test_between_the_dvc_file_and_params_yaml_everything_says_how_to_go_on(
 def test_training_goes_on_behind_sealed_iterations(sealed: Path) -> None:
     _done("i0004")
     params = read_params()
-    assert read_yaml()["iterations"] == {}
+    assert read_yaml(PARAMS_FILE)["iterations"] == {}
     assert list(params.sealed) == KEYS
     expected = {"i0005": {"previous": "i0004", "recipe": "grpo", "reference": "i0000"}}
     assert next_iterations(params, 5, None) == expected

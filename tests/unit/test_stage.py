@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of, write_folder
+from pipeline.context import Inputs, Outputs
+from pipeline.dependencies import StageSettings
 from pipeline.errors import ArtifactError
 from pipeline.params import parse_params
-from pipeline.plan import StageSettings
-from pipeline.stage import Input, Inputs, Outputs, Stage
+from pipeline.stage import Input, Stage
 from tests.unit.test_params import shipped
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
 from pipeline.advantages.kl_reward import penalized, token_kl, token_mean, token_penalties
 from pipeline.advantages.metrics import advantage_metrics
-from pipeline.config import ComputeAdvantages
 from pipeline.ragged import Ragged
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.registry import build
 from pipeline.scoring.totals import reward_metrics, weighted_total
 from tests.vectors.cases import KnownDifference, Unsupported, differs, metrics_differ, numbers

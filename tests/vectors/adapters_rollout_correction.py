@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config import Rejection, RolloutCorrection
 from pipeline.ragged import Ragged
+from pipeline.recipe_correction import Rejection, RolloutCorrection
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rollout_correction import Correction, correction
 from tests.vectors.cases import Unsupported, differs, metrics_differ, numbers

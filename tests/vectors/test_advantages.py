@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import ComputeAdvantages
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.registry import menu
 from tests.vectors import (
     adapters_advantages,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import stages.update_policy
-from pipeline.config import UpdatePolicy
 from pipeline.losses import base
 from pipeline.losses.base import Loss
+from pipeline.recipe_sections import UpdatePolicy
 from pipeline.registry import build, menu
 from pipeline.training import logprobs, loop, rows, window
 from tests.vectors import (

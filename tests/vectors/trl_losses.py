@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.config import RolloutCorrection
 from pipeline.losses.base import Loss, LossInputs, LossOutputs
 from pipeline.losses.masks import top_entropy
 from pipeline.ragged import Ragged
+from pipeline.recipe_correction import RolloutCorrection
 from pipeline.registry import build
 from pipeline.training.rollout_correction import Correction, correction
 from pipeline.training.statistics import counts_rows, row_statistics, step_metrics

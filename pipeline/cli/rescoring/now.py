@@ -17,9 +17,11 @@ from pipeline.atomic import replacing
 from pipeline.cli.rescoring import COMMAND
 from pipeline.cli.specs import reward_of
 from pipeline.component import Model, problems_of
-from pipeline.config import Params, Recipe, ScoreRollouts
+from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem
 from pipeline.progress import Progress
+from pipeline.recipe import Recipe
+from pipeline.recipe_sections import ScoreRollouts
 from pipeline.rescoring import TABLES, Numbers, rescored
 from pipeline.schemas.rescores import SCHEMA
 

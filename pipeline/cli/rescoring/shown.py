@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pipeline.artifacts import path_of
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
 from pipeline.errors import RewardError
+from pipeline.ids import BASE_KEY
 from pipeline.rescoring import DIGITS, MOVED, Numbers, most_moved, summary
 from pipeline.visible import listed
 

@@ -12,7 +12,8 @@ from pipeline.artifacts import read_json, write_json
 from pipeline.checking import refuse_missing_files
 from pipeline.config import Params
 from pipeline.errors import RollbookError
-from pipeline.plan import PLAN_FILE, RESCORE_STAGE, RESCORES, rescore_plan
+from pipeline.plan import rescore_plan
+from pipeline.plan_file import PLAN_FILE, RESCORE_STAGE, RESCORES
 
 PIPELINE = "rescores/dvc.yaml"
 

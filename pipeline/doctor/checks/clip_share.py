@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pydantic import PositiveInt
 
-from pipeline.config import Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, slower
 from pipeline.doctor.finding import Finding

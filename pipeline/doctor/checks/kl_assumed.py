@@ -12,12 +12,13 @@ from pydantic import PositiveFloat, PositiveInt
 
 from pipeline.coefficients import AdaptiveKl
 from pipeline.component import Model
-from pipeline.config import BASE_KEY, Recipe
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
 from pipeline.doctor.kl_coefficient import kl_coefficient_of
+from pipeline.ids import BASE_KEY
+from pipeline.recipe import Recipe
 
 OPTIONS = ("kl_estimator", "kl_bias_correction")
 

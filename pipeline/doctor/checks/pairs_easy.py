@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pydantic import PositiveFloat
 
-from pipeline.config import Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.finding import Change, Finding

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.config import Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, rounded
 from pipeline.doctor.finding import Change, Finding

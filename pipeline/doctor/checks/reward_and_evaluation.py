@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import NonNegativeFloat
 
-from pipeline.config import BASE_KEY
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, slower, written
 from pipeline.doctor.finding import Change, Finding
@@ -22,6 +21,7 @@ from pipeline.doctor.iteration import Reading
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import difference, group_means, mean_of
 from pipeline.evaluation import Estimate, paired_difference, prompt_means
+from pipeline.ids import BASE_KEY
 from pipeline.rewards.base import Reward
 
 PLAIN = {"weight": 1.0, "label": None}

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from pipeline.advantages.moments import std_of
-from pipeline.config import Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, reward_change
 from pipeline.doctor.finding import Change, Finding

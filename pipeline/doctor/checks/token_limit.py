@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.config import BASE_KEY, Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
 from pipeline.doctor.finding import Change, Finding
+from pipeline.ids import BASE_KEY
 from pipeline.yaml_text import flow
 
 PERCENTILE = 99

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
-from pipeline.config import Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.critic_pace import NEEDED, faster, is_mean, overshot, slower

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import PositiveInt
 
-from pipeline.config import Share
+from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of, reward_change
 from pipeline.doctor.finding import Change, Finding

@@ -16,11 +16,12 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.artifacts import write_json
-from pipeline.config import BASE_KEY
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, output_md5s
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, RESCORE_STAGE, load_stage, make_plan
+from pipeline.plan import load_stage, make_plan
+from pipeline.plan_file import PLAN_FILE, RESCORE_STAGE
 from pipeline.run.currency import steps_of
 from tests.unit.test_params import ROOT, shipped
 

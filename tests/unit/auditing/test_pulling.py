@@ -15,7 +15,7 @@ from pipeline.cli.main import rollbook
 from pipeline.dvc_cache import OBJECTS, object_in
 from pipeline.dvc_lock import LOCK_FILE, without
 from pipeline.errors import RollbookError
-from pipeline.plan import PLAN_FILE
+from pipeline.plan_file import PLAN_FILE
 from pipeline.sealed import recorded_md5s
 from tests.unit.auditing.finished_run import in_cache
 

@@ -12,7 +12,7 @@ from pipeline.artifacts import path_of, read_json, write_json
 from pipeline.cli.main import rollbook
 from pipeline.dvc_lock import LOCK_FILE, lock_of, output_md5s, texts_of, without
 from pipeline.lock_guard import remember
-from pipeline.plan import ITERATION_STAGES, PLAN_FILE
+from pipeline.plan_file import ITERATION_STAGES, PLAN_FILE
 from pipeline.process import exclusive
 from pipeline.run.currency import TRACKING_STAGE, State, currency_of
 from pipeline.run.run import Run

@@ -32,7 +32,7 @@ from pipeline.dvc_cache import cached_path, members
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.hashing import md5_of
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE
+from pipeline.plan_file import PLAN_FILE
 from pipeline.process import exclusive
 from pipeline.running_steps import lock_file_of
 from pipeline.schemas.base import TableSchema

@@ -7,8 +7,9 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.main import rollbook
 from pipeline.errors import ConfigError
-from pipeline.params import read_params, read_yaml
+from pipeline.params import read_params
 from pipeline.presets import presets
+from pipeline.yaml_text import read_yaml
 from tests.unit.test_params import SHIPPED_TEXT as TEXT
 
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 from pipeline.cli.start import start
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.examples import examples, read_example
-from pipeline.params import parse_params, parse_yaml, read_params
+from pipeline.params import parse_params, read_params
+from pipeline.yaml_text import parse_yaml
 from tests.unit.test_params import ROOT, SHIPPED_TEXT, shipped
 
 

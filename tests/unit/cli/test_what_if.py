@@ -8,9 +8,10 @@ from click.testing import CliRunner, Result
 
 from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.main import rollbook
-from pipeline.config import Params, Recipe
+from pipeline.config import Params
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.params import parse_params
+from pipeline.recipe import Recipe
 from pipeline.registry import build
 from pipeline.schemas.rollouts import IDS
 from pipeline.what_if import what_if

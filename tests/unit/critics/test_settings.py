@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.config import UpdatePolicy
 from pipeline.critics.base import Critic
+from pipeline.recipe_sections import UpdatePolicy
 from pipeline.registry import menu
 
 

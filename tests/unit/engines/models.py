@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Runtime, VllmRuntime
 from pipeline.engines.base import GenerationRequest
 from pipeline.ids import seed_of
 from pipeline.policies.byte_tokenizer import (
@@ -19,6 +18,7 @@ from pipeline.policies.byte_tokenizer import (
     VOCABULARY_SIZE,
     save_byte_tokenizer,
 )
+from pipeline.runtime import Runtime, VllmRuntime
 
 RUNTIME = Runtime(device="cpu", threads=1, vllm=VllmRuntime(kv_cache_gib=0.0625))
 CONTEXT_LENGTH = 64

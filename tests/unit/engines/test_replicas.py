@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Runtime, Sampling
-from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine
+from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, Sampling
 from pipeline.engines.replicas import Replica, generate_in_replicas, shares
 from pipeline.errors import PolicyError
+from pipeline.runtime import Runtime
 from tests.unit.engines.models import nothing
 
 REQUESTS = [GenerationRequest([1], seed) for seed in range(7)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config import Sampling
+from pipeline.engines.base import Sampling
 from pipeline.engines.sampling import IN_CACHE, choose, next_tokens, sampling_logprobs, uniforms
 
 # Probabilities 0.4 0.3 0.2 0.1, in an order that is not sorted.

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config import Sampling
-from pipeline.engines.base import Completion, GenerationRequest
+from pipeline.engines.base import Completion, GenerationRequest, Sampling
 from pipeline.engines.sampling import choose, sampling_logprobs, uniforms
 from pipeline.engines.transformers import Transformers
 from pipeline.errors import PolicyError

@@ -13,12 +13,17 @@ import psutil
 import pytest
 
 from pipeline.artifacts import path_of, write_folder
-from pipeline.config import BASE_KEY, Lora, Recipe, RolloutCorrection, Runtime, Sampling
+from pipeline.engines.base import Sampling
 from pipeline.engines.transformers import Transformers
 from pipeline.engines.vllm import Vllm, refuse_other_weights
 from pipeline.errors import PolicyError
+from pipeline.ids import BASE_KEY
 from pipeline.policies.adapters import adapter_parameters, attach_new
 from pipeline.policies.loading import load_model
+from pipeline.policies.lora import Lora
+from pipeline.recipe import Recipe
+from pipeline.recipe_correction import RolloutCorrection
+from pipeline.runtime import Runtime
 from pipeline.training.checkpoint import policy_writer
 from tests.unit.engines.models import (
     CONTEXT_LENGTH,

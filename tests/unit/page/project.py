@@ -17,10 +17,11 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, PARAMS_FILE
+from pipeline.config import PARAMS_FILE
 from pipeline.dvc_lock import LOCK_FILE
 from pipeline.hashing import md5_of
-from pipeline.plan import ITERATION_STAGES
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ITERATION_STAGES
 from pipeline.ragged import Ragged
 from tests.benchmarks.showing import GROUP, make_iteration, make_project
 from tests.unit.test_params import shipped

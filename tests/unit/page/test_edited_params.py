@@ -16,8 +16,9 @@ from pipeline.page.curves import charts
 from pipeline.page.overview import edited
 from pipeline.page.run import Run, run_of
 from pipeline.page.writing import page_html
-from pipeline.params import parse_yaml, read_params
+from pipeline.params import read_params
 from pipeline.report import Iteration, Report
+from pipeline.yaml_text import parse_yaml
 from tests.unit.page.project import KEYS, write_params
 
 LAST = KEYS[-1]

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from pipeline.doctor import Change, Diagnosis, Finding
+from pipeline.doctor import Change, Finding
+from pipeline.doctor.diagnosis import Diagnosis
 from pipeline.errors import RollbookError
 from pipeline.page.findings import findings_html, findings_tile, linked
 

@@ -19,7 +19,7 @@ from pipeline.page.run import run_of
 from pipeline.page.token_views import HIGH, LOW, MASKED, SPECIAL
 from pipeline.params import read_params
 from pipeline.showing.facts import RolloutFacts, Token
-from pipeline.showing.finding import facts_of
+from pipeline.showing.shown import facts_of
 from pipeline.visible import visible
 from tests.unit.page.project import HOSTILE, KEYS, ROWS, drop, make
 from tests.unit.showing.project import edit

@@ -23,13 +23,8 @@ from pipeline.page.curves import charts
 from pipeline.page.run import run_of
 from pipeline.page.writing import PAGE, page_html, write_page
 from pipeline.params import read_params
-from pipeline.report import (
-    CURVES_FILE,
-    Report,
-    read_iterations,
-    with_reward_bounds,
-    write_curves,
-)
+from pipeline.report import Report, read_iterations, with_reward_bounds, write_curves
+from pipeline.run.curves import CURVES_FILE
 from tests.unit.page.project import HOSTILE, KEYS, ROWS, make, write_params
 from tests.unit.showing.project import edit
 from tests.unit.test_params import shipped

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pipeline.artifacts import path_of, read_facts, write_folder
-from pipeline.config import Lora
 from pipeline.errors import ArtifactError, PolicyError
 from pipeline.policies.adapters import (
     adapter_parameters,
@@ -25,6 +24,7 @@ from pipeline.policies.adapters import (
 )
 from pipeline.policies.frozen import FrozenPolicies
 from pipeline.policies.loading import load_model, stored_dtype
+from pipeline.policies.lora import Lora
 from pipeline.training.checkpoint import policy_writer, trained_parameters
 from tests.unit.training.small import write_model, write_policy
 

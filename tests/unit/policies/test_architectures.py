@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from pipeline.artifacts import schema_of, write_folder
-from pipeline.config import PromptFormat, Runtime, Sampling, UpdatePolicy
-from pipeline.engines.base import GenerationRequest
+from pipeline.engines.base import GenerationRequest, Sampling
 from pipeline.engines.transformers import Transformers
 from pipeline.errors import DataError, PolicyError
 from pipeline.policies.loading import load_model, prepare_torch
 from pipeline.policies.pretrained import Pretrained
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.recipe_sections import UpdatePolicy
+from pipeline.runtime import Runtime
 from pipeline.training.critic_state import empty_critic_state
 from pipeline.training.optimizer import empty_optimizer_state
 from stages.update_policy import Settings, update_policy

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import PromptFormat
 from pipeline.policies.byte_tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -12,6 +11,7 @@ from pipeline.policies.byte_tokenizer import (
     encode_bytes,
     save_byte_tokenizer,
 )
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
 
 MESSAGES = [

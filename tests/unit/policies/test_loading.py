@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.config import Runtime
 from pipeline.errors import PolicyError
 from pipeline.policies.loading import check_policy_folder, load_model, prepare_torch, stored_dtype
+from pipeline.runtime import Runtime
 from tests.unit.training.small import write_model
 
 CPU = torch.device("cpu")
@@ -96,7 +96,7 @@ def test_start_up_leaves_out_what_is_not_needed_and_hides_it_no_longer(folder: P
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from pipeline.config import Runtime\n"
+        "from pipeline.runtime import Runtime\n"
         "from pipeline.policies.loading import load_model, prepare_torch\n"
         f"load_model(Path({str(folder)!r}), prepare_torch(Runtime(device='cpu', threads=1)))\n"
         "print(*(name for name in ('sklearn', 'scipy', 'pandas') if name in sys.modules))\n"

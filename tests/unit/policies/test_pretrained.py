@@ -8,13 +8,15 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from pipeline.config import PromptFormat, Runtime, Sampling
+from pipeline.engines.base import Sampling
 from pipeline.engines.transformers import Transformers
 from pipeline.errors import PolicyError
 from pipeline.policies.byte_tokenizer import EOS_ID, save_byte_tokenizer
 from pipeline.policies.loading import check_policy_folder, load_model, stored_dtype
 from pipeline.policies.pretrained import Pretrained
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.runtime import Runtime
 from tests.policy_folders import byte_level, saved
 from tests.unit.engines.models import CONTEXT_LENGTH, SIZES, nothing, requests_for
 

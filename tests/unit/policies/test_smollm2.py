@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config import PromptFormat, Runtime, Sampling
+from pipeline.engines.base import Sampling
 from pipeline.engines.transformers import Transformers
 from pipeline.errors import PolicyError
 from pipeline.policies import smollm2
 from pipeline.policies.gguf_llama import GgufLlama
 from pipeline.policies.loading import load_model, parameter_count
 from pipeline.policies.smollm2 import Smollm2, gguf_file
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.runtime import Runtime
 from tests.policy_folders import CHATML
 from tests.unit.engines.models import nothing, requests_for
 

@@ -7,11 +7,12 @@ import torch
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from pipeline.config import PromptFormat, Runtime
 from pipeline.policies.base import WarmStartExample
 from pipeline.policies.loading import check_policy_folder, load_model, parameter_count
 from pipeline.policies.tiny import Tiny
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.runtime import Runtime
 
 RUNTIME = Runtime(device="cpu", threads=1)
 SMALL: dict[str, Any] = {

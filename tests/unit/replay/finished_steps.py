@@ -11,11 +11,12 @@ from ruamel.yaml import YAML
 
 from pipeline.cli.main import rollbook
 from pipeline.cli.replay import FOLDER
-from pipeline.config import BASE_KEY
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, load_stage, planned_digest
+from pipeline.plan import load_stage
+from pipeline.plan_file import PLAN_FILE, planned_digest
 from pipeline.replay.stored import dvc_md5
 
 IGNORED = "/artifacts/\n__pycache__\n.dvc/cache\n.dvc/tmp\n"

@@ -19,7 +19,8 @@ from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import Entry, read_entries
 from pipeline.errors import RollbookError
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, make_plan
+from pipeline.plan import make_plan
+from pipeline.plan_file import PLAN_FILE
 from pipeline.replay.code_trees import CodeTree
 from pipeline.replay.replies import JUDGE, put_replies
 from pipeline.replay.stored import StoredArtifacts

@@ -24,7 +24,8 @@ from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import HEAD, Entry, lock_of, read_entries, texts_of
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.params import read_params
-from pipeline.plan import PLAN_FILE, make_plan
+from pipeline.plan import make_plan
+from pipeline.plan_file import PLAN_FILE
 from pipeline.replay.programs import output_of
 from pipeline.replay.running import FOLDER as SCRATCH_FOLDER
 from pipeline.replay.running import Replayer

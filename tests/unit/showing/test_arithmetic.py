@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.config import ComputeAdvantages
 from pipeline.estimation import advantages_table, estimation_of
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.showing.arithmetic import arithmetic_of
 from pipeline.showing.facts import Arithmetic
 from tests.unit.stored_iterations import tables_of

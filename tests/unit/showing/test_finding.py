@@ -8,7 +8,8 @@ from pipeline.artifacts import path_of
 from pipeline.errors import ArtifactError
 from pipeline.showing.chain import Chain
 from pipeline.showing.facts import PromptFacts, RolloutFacts
-from pipeline.showing.finding import Found, _one, facts_of, find
+from pipeline.showing.finding import Found, _one, find
+from pipeline.showing.shown import facts_of
 from tests.unit.showing.project import edit, names
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from pipeline.cli.showing.terminal import draw
 from pipeline.showing.facts import RolloutFacts, Shown
-from pipeline.showing.finding import facts_of
 from pipeline.showing.layout import page_of
 from pipeline.showing.page import html_of
 from pipeline.showing.sections import Grid, Page, Section
+from pipeline.showing.shown import facts_of
 from tests.unit.showing.project import names
 
 HOSTILE = (

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.artifacts import path_of, read_facts, schema_of, write_table
+from pipeline.context import Context
 from pipeline.errors import ArtifactError, SchemaError
 from pipeline.estimation import draws_of
-from pipeline.stage import Context
 from pipeline.verifying.links import Ids
 from pipeline.verifying.places import Stored, StoredFile
 from pipeline.verifying.recorded import Output

@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
 from pipeline.artifacts import path_of, schema_of, write_folder
-from pipeline.config import ComputeAdvantages
+from pipeline.context import Context, Inputs, Outputs
+from pipeline.dependencies import dependencies_of
 from pipeline.errors import ArtifactError
-from pipeline.plan import dependencies_of
-from pipeline.stage import Context, Inputs, Outputs
+from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.training.optimizer import OptimizerState, optimizer_state_writer
 from stages.compute_advantages import STAGE, Settings, WeightedColumn, compute_advantages
 from tests.builders import history_row, prompt_rows, rollout_rows, table, with_greedy

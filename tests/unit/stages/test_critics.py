@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pipeline.artifacts import path_of, write_folder, write_table
-from pipeline.config import UpdatePolicy
+from pipeline.context import Context, Outputs
 from pipeline.policies.loading import load_model
+from pipeline.recipe_sections import UpdatePolicy
 from pipeline.registry import menu
-from pipeline.stage import Context, Outputs
 from pipeline.training.critic import CriticUpdate, open_critic
 from pipeline.training.critic_state import CriticState
 from pipeline.training.loop import PolicyUpdate

@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.artifacts import path_of, write_folder, write_table
 from pipeline.config import EvaluatePolicy
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.errors import PolicyError, RewardError
 from pipeline.ids import prompt_id_of, seed_of
 from pipeline.params import parse_params
-from pipeline.stage import Context, Inputs, Outputs
 from stages.evaluate_policy import STAGE, Settings, evaluate_policy
 from tests.builders import table
 from tests.unit.engines.models import RUNTIME, save_llama
@@ -164,7 +164,7 @@ def test_an_iteration_that_is_not_evaluated_costs_no_torch(inputs: Inputs) -> No
         "import sys, stages.evaluate_policy as e\n"
         "from tests.unit.stages.test_evaluate_policy import _settings, _data\n"
         "from tests.builders import table\n"
-        "from pipeline.stage import Context, Inputs\n"
+        "from pipeline.context import Context, Inputs\n"
         "e.evaluate_policy(_settings(wanted=False), Inputs({'data': table('data', _data())}), Context('i0001'))\n"
         "assert 'torch' not in sys.modules"
     )

@@ -5,12 +5,13 @@ import pyarrow as pa
 import pytest
 
 from pipeline.artifacts import path_of, read_folder, write_folder, write_table
-from pipeline.config import GenerateRollouts, PromptFormat
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.ids import seed_of
 from pipeline.policies.byte_tokenizer import EOS_ID
+from pipeline.prompt_format import PromptFormat
 from pipeline.prompting import PromptRenderer
+from pipeline.recipe_sections import GenerateRollouts
 from pipeline.schemas.rollouts import SCHEMA
-from pipeline.stage import Context, Inputs, Outputs
 from stages.generate_rollouts import Settings, generate_rollouts
 from tests.builders import prompt_rows, table
 from tests.unit.engines.models import RUNTIME, save_llama

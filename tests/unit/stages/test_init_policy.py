@@ -4,11 +4,12 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts import path_of, read_folder, write_folder, write_table
-from pipeline.config import Policy, Runtime
+from pipeline.config import Policy
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.errors import PolicyError
 from pipeline.policies.base import BasePolicy, CreatedPolicy
 from pipeline.policies.loading import check_policy_folder
-from pipeline.stage import Context, Inputs, Outputs
+from pipeline.runtime import Runtime
 from pipeline.training.optimizer import read_optimizer_state
 from stages.init_policy import Settings, init_policy
 from tests.builders import table

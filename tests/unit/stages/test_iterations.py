@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.artifacts import path_of, read_table
 from pipeline.config import Params
+from pipeline.context import Outputs
 from pipeline.params import parse_params
-from pipeline.stage import Outputs
 from tests.in_process import make_base, train
 from tests.unit.test_params import shipped
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from pipeline.artifacts import path_of, read_facts, read_table, write_folder
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.context import Outputs
 from pipeline.engines.base import GenerationRequest
 from pipeline.errors import PolicyError, TrainingError
+from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
 from pipeline.policies.loading import load_model
-from pipeline.stage import Outputs
 from pipeline.training.checkpoint import load_for_training
 from pipeline.training.measure import measure
 from pipeline.training.rows import rows_of
@@ -184,9 +185,11 @@ def test_the_engine_and_the_trainer_see_one_policy(
 
 def test_prompts_are_rendered_as_for_the_base(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(long)
-    from pipeline.config import PromptFormat, Runtime, Sampling
+    from pipeline.engines.base import Sampling
     from pipeline.engines.transformers import Transformers
+    from pipeline.prompt_format import PromptFormat
     from pipeline.prompting import PromptRenderer
+    from pipeline.runtime import Runtime
 
     adapter = path_of("policies", branch("lora", 5)[-1])
     whole, adapted = (

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pipeline.artifacts import path_of, write_table
+from pipeline.context import Outputs
 from pipeline.errors import TrainingError
 from pipeline.policies.loading import load_model
-from pipeline.stage import Outputs
 from stages.measure_logprobs import Settings, measure_logprobs
 from tests.unit.training.small import (
     context,
@@ -72,7 +72,7 @@ def test_nothing_is_measured_without_torch(project: Path) -> None:
     """In a process of its own: the empty table costs no import of torch."""
     code = (
         "import sys\n"
-        "from pipeline.stage import Context, Inputs\n"
+        "from pipeline.context import Context, Inputs\n"
         "from stages.measure_logprobs import Settings, measure_logprobs\n"
         "settings = Settings(needs_old=False, needs_reference=False, critic=None,"
         " precision='float32', micro_batch_tokens=99, share_prompts=True, temperature=1.0)\n"

@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.artifacts import read_table, write_table
 from pipeline.config import Data
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.errors import DataError
 from pipeline.ids import prompt_id_of
-from pipeline.stage import Context, Inputs, Outputs
 from stages.prepare_data import Settings, prepare_data
 
 

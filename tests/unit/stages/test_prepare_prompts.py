@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts import schema_of
-from pipeline.config import PreparePrompts
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.errors import DataError
 from pipeline.ids import prompt_id_of
-from pipeline.stage import Context, Inputs, Outputs
+from pipeline.recipe_sections import PreparePrompts
 from stages.prepare_prompts import Settings, prepare_prompts
 from tests.builders import history_row, table
 from tests.policy_folders import CHATML, byte_level, saved

@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.artifacts import schema_of
-from pipeline.config import Runtime, ScoreRollouts
+from pipeline.context import Context, Inputs, Outputs
 from pipeline.errors import ArtifactError, RewardError
-from pipeline.stage import Context, Inputs, Outputs
+from pipeline.recipe_sections import ScoreRollouts
+from pipeline.runtime import Runtime
 from stages.score_rollouts import Settings, score_rollouts
 from tests.builders import prompt_rows, rollout_rows, table, with_greedy
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts import path_of, read_folder, read_table, write_folder, write_table
 from pipeline.coefficients import AdaptiveKl, KlCoefficient
-from pipeline.config import Rejection, RolloutCorrection
+from pipeline.context import Outputs
 from pipeline.errors import TrainingError
-from pipeline.stage import Outputs
+from pipeline.recipe_correction import Rejection, RolloutCorrection
 from stages.update_policy import Settings, update_policy
 from tests.unit.training.small import (
     context,

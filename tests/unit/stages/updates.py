@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.config import UpdatePolicy
+from pipeline.recipe_sections import UpdatePolicy
 from stages.update_policy import Settings
 
 

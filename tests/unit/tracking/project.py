@@ -19,9 +19,11 @@ from pipeline.artifacts import (
     write_json,
     write_table,
 )
-from pipeline.config import BASE_KEY, Params
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.params import read_params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, PLAN_FILE, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, PLAN_FILE
 from tests.builders import prompt_rows, rollout_rows, table
 from tests.unit.test_params import SHIPPED_TEXT
 

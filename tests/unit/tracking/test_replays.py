@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.replay.marks import FILE, ReplayMark, keep, kept_marks
 from pipeline.tracking.replays import send_replays
 from pipeline.tracking.sync import bring_up_to_date, start_anew
-from pipeline.tracking.verdicts import FILE, ReplayMark, keep, kept_marks
 from tests.unit.tracking.conftest import Shown
 from tests.unit.tracking.project import Project
 

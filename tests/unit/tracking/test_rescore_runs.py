@@ -9,7 +9,8 @@ from ruamel.yaml import YAML
 from pipeline.artifacts import read_facts, write_json
 from pipeline.errors import ArtifactError
 from pipeline.params import read_params
-from pipeline.plan import RESCORE_STAGE, load_stage
+from pipeline.plan import load_stage
+from pipeline.plan_file import RESCORE_STAGE
 from pipeline.tracking.rescore_runs import Answers, stored_answers
 from pipeline.tracking.sync import bring_up_to_date, start_anew
 from tests.unit.tracking.conftest import Shown

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts import Facts, write_folder
-from pipeline.config import Runtime, UpdatePolicy
-from pipeline.stage import Context, Inputs
+from pipeline.context import Context, Inputs
+from pipeline.recipe_sections import UpdatePolicy
+from pipeline.runtime import Runtime
 from pipeline.training.critic_state import empty_critic_state
 from pipeline.training.optimizer import empty_optimizer_state
 from tests.builders import prompt_rows, rollout_rows, table

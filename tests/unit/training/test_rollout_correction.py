@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config import RolloutCorrection
 from pipeline.ragged import Ragged
+from pipeline.recipe_correction import RolloutCorrection
 from pipeline.training.rollout_correction import Correction, correction
 
 LN2 = math.log(2)
