@@ -36,6 +36,8 @@ ITERATION_STAGES = (
     "evaluate_policy",
 )
 RESCORE_STAGE = "rescore_rollouts"
+REPORT = "report"
+"""The program that sums a run up. It declares no settings; plan.json holds a digest of its code alone."""
 DECLARED_STAGES = (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)
 """Programs whose inputs and outputs are declared, as they follow; other steps make no artifact of their own."""
 RESCORES = "rescores"
@@ -143,8 +145,13 @@ def dependencies_of(
     )
 
 
+def _report_dependencies(code: CodeHashes) -> Dependencies:
+    file = file_of_module(f"stages.{REPORT}")
+    return Dependencies({}, code(frozenset() if file is None else frozenset({file})), {})
+
+
 def make_plan(params: Params) -> dict[str, Any]:
-    """Digests of all stages: `{"prepare_data": …, "i0001": {"update_policy": …}, "rescores": …}`.
+    """Digests of all stages: `{"prepare_data": …, "report": …, "i0001": {"update_policy": …}, "rescores": …}`.
 
     Those of sealed iterations are what they were: nothing changes them any more.
     """
@@ -152,6 +159,7 @@ def make_plan(params: Params) -> dict[str, Any]:
     plan: dict[str, Any] = {
         name: planned(params, name, BASE_KEY, code=code).digest for name in ONCE_STAGES
     }
+    plan[REPORT] = _report_dependencies(code).digest
     evaluated = planned(params, "evaluate_policy", BASE_KEY, code=code)
     plan[BASE_KEY] = {"evaluate_policy": evaluated.digest}
     plan |= {key: dict(item.digests) for key, item in params.sealed.items()}
@@ -196,7 +204,7 @@ def same_training_plan(one: Path, other: Path) -> bool:
 
 def planned_digest(plan: Mapping[str, Any], name: str, key: str, rescore: str = "") -> str | None:
     """The digest that `plan.json` holds for a stage, or None."""
-    path = (name,) if name in ONCE_STAGES else (key, name)
+    path = (name,) if name in (*ONCE_STAGES, REPORT) else (key, name)
     entry: Any = plan
     for part in (RESCORES, rescore, key) if rescore else path:
         entry = entry.get(part) if isinstance(entry, Mapping) else None

@@ -6,9 +6,17 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.config import Params
+from pipeline.config import BASE_KEY, Params
 from pipeline.params import read_params
-from pipeline.plan import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, load_stage
+from pipeline.plan import (
+    ITERATION_STAGES,
+    ONCE_STAGES,
+    REPORT,
+    RESCORE_STAGE,
+    load_stage,
+    make_plan,
+    planned_digest,
+)
 
 ROOT = Path(__file__).parents[2]
 STAGES: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -66,6 +74,20 @@ def test_inputs_outputs_parameters_and_command(params: Params) -> None:
             "" if program in ONCE_STAGES else f" --iteration {key}"
         )
         assert _resolved(said["cmd"], key, params) == command
+
+
+def test_the_report_depends_on_its_code_through_the_plan(params: Params) -> None:
+    said = STAGES["report"]
+    assert said["cmd"] == f"exec python -m stages.{REPORT}"
+    assert said["params"] == ["iterations", {"artifacts/plan.json": [REPORT]}]
+    assert planned_digest(make_plan(params), REPORT, BASE_KEY)
+
+
+def test_no_step_depends_on_code_by_path() -> None:
+    """A project elsewhere has these files, and none of the library's."""
+    for name, said in {**STAGES, **RESCORES["stages"]}.items():
+        inputs = said.get("do", said).get("deps", [])
+        assert all(path.startswith("artifacts/") for path in inputs), name
 
 
 def test_every_program_is_in_dvc_yaml_and_the_other_way_round() -> None:
