@@ -78,7 +78,7 @@ class Component(Model):
     path: str | None = None
 
     def code_files(self) -> list[str]:
-        """Python files of the user's own that this component runs, beside its own class."""
+        """Python files that this component runs, beside that of its own class."""
         return []
 
     def settings(self) -> dict[str, Any]:

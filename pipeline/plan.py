@@ -10,11 +10,11 @@ import importlib
 from functools import cache
 from typing import Any
 
-from pipeline.code import code_hashes
+from pipeline.code import code_hashes, file_of_module
 from pipeline.config import Params
 from pipeline.dependencies import CodeHashes, Dependencies, dependencies_of
 from pipeline.ids import BASE_KEY
-from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, RESCORES
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, REPORT, RESCORE_STAGE, RESCORES
 from pipeline.stage import Stage
 
 
@@ -24,8 +24,13 @@ def load_stage(name: str) -> Stage[Any]:
     return stage
 
 
+def _report_dependencies(code: CodeHashes) -> Dependencies:
+    file = file_of_module(f"stages.{REPORT}")
+    return Dependencies({}, code(frozenset() if file is None else frozenset({file})), {})
+
+
 def make_plan(params: Params) -> dict[str, Any]:
-    """Digests of all stages: `{"prepare_data": …, "i0001": {"update_policy": …}, "rescores": …}`.
+    """Digests of all stages: `{"prepare_data": …, "report": …, "i0001": {"update_policy": …}, "rescores": …}`.
 
     Those of sealed iterations are what they were: nothing changes them any more.
     """
@@ -33,6 +38,7 @@ def make_plan(params: Params) -> dict[str, Any]:
     plan: dict[str, Any] = {
         name: planned(params, name, BASE_KEY, code=code).digest for name in ONCE_STAGES
     }
+    plan[REPORT] = _report_dependencies(code).digest
     evaluated = planned(params, "evaluate_policy", BASE_KEY, code=code)
     plan[BASE_KEY] = {"evaluate_policy": evaluated.digest}
     plan |= {key: dict(item.digests) for key, item in params.sealed.items()}

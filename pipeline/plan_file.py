@@ -21,6 +21,8 @@ ITERATION_STAGES = (
     "evaluate_policy",
 )
 RESCORE_STAGE = "rescore_rollouts"
+REPORT = "report"
+"""The program that sums a run up. It declares no settings; plan.json holds a digest of its code alone."""
 DECLARED_STAGES = (*ONCE_STAGES, *ITERATION_STAGES, RESCORE_STAGE)
 """Programs whose inputs and outputs are declared, as they follow; other steps make no artifact of their own."""
 RESCORES = "rescores"
@@ -41,7 +43,7 @@ def same_training_plan(one: Path, other: Path) -> bool:
 
 def planned_digest(plan: Mapping[str, Any], name: str, key: str, rescore: str = "") -> str | None:
     """The digest that `plan.json` holds for a stage, or None."""
-    path = (name,) if name in ONCE_STAGES else (key, name)
+    path = (name,) if name in (*ONCE_STAGES, REPORT) else (key, name)
     entry: Any = plan
     for part in (RESCORES, rescore, key) if rescore else path:
         entry = entry.get(part) if isinstance(entry, Mapping) else None

@@ -39,7 +39,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -112,7 +111,7 @@ class Function(Reward):
         place = self.path.rpartition(":")[0]
         if not place.endswith(".py"):
             place = getattr(importlib.import_module(place), "__file__", None) or ""
-        return [place] if place and "site-packages" not in Path(place).parts else []
+        return [place] if place else []
 
     def __call__(self, row: RewardInput) -> float | RewardResult | None:
         return self.score([row])[0]

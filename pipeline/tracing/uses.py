@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.ancestry import GET, infos_of, policy_digest, updates_to
 from pipeline.artifacts import ROOT, path_of
-from pipeline.code import code_hashes
+from pipeline.code import code_hashes, file_of_name, name_of_file
 from pipeline.config import labels_of
 from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
 from pipeline.hashing import short
@@ -190,14 +190,14 @@ def _drawn(key: str, labels: set[str]) -> str:
 
 
 def _code(name: str, steps: _Steps) -> _Found:
-    name = os.path.relpath(name) if Path(name).is_absolute() else os.path.normpath(name)
+    name = name_of_file(Path(name)) if Path(name).is_file() else os.path.relpath(name)
     known = {file for _, info in steps for file in info["code"]}
     matching = sorted(file for file in known if file == name or file.endswith(f"/{name}"))
     if len(matching) > 1 and name not in matching:
         what = f"{name!r} could be {', '.join(matching)}; write more of the path"
         raise ConfigError([Problem("--uses", what)], COMMAND)
     file = name if name in matching else (matching or [name])[0]
-    today = code_hashes([Path(file)]).get(file) if Path(file).is_file() else None
+    today = code_hashes([file_of_name(file)]).get(file)
     uses = []
     for address, info in steps:
         if (version := info["code"].get(file)) is not None:

@@ -7,9 +7,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.config import Params
+from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
-from pipeline.plan import load_stage
-from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.plan import load_stage, make_plan
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, REPORT, RESCORE_STAGE, planned_digest
 from tests.unit.test_params import shipped
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,20 @@ def test_inputs_outputs_parameters_and_command(params: Params) -> None:
             "" if program in ONCE_STAGES else f" --iteration {key}"
         )
         assert _resolved(said["cmd"], key, params) == command
+
+
+def test_the_report_depends_on_its_code_through_the_plan(params: Params) -> None:
+    said = STAGES["report"]
+    assert said["cmd"] == f"exec python -m stages.{REPORT}"
+    assert said["params"] == ["iterations", {"artifacts/plan.json": [REPORT]}]
+    assert planned_digest(make_plan(params), REPORT, BASE_KEY)
+
+
+def test_no_step_depends_on_code_by_path() -> None:
+    """A project elsewhere has these files, and none of the library's."""
+    for name, said in {**STAGES, **RESCORES["stages"]}.items():
+        inputs = said.get("do", said).get("deps", [])
+        assert all(path.startswith("artifacts/") for path in inputs), name
 
 
 def test_every_program_is_in_dvc_yaml_and_the_other_way_round() -> None:

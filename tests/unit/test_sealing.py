@@ -58,9 +58,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(folder):
         for name in ("dvc.yaml", ".dvcignore"):
             shutil.copy(ROOT / name, name)
-        for file in ("stages/report.py", "pipeline/report.py", "pipeline/evaluation.py"):
-            Path(file).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / file, file)
         Path(".dvc").mkdir()
         Path(".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
         Project(len(KEYS)).finish(*KEYS)

@@ -76,9 +76,6 @@ def make(folder: Path, raw: Mapping[str, Any] | None = None) -> Path:
         for name in ("dvc.yaml", "rescores/dvc.yaml", ".dvcignore"):
             Path(name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, name)
-        for name in ("stages/report.py", "pipeline/report.py", "pipeline/evaluation.py"):
-            Path(name).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, name)
         Path(".dvc").mkdir()
         Path(".dvc/config").write_text(HARDLINKS)
         params = read_params()
