@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
+from polars.io.plugins import register_io_source
 
 from pipeline.artifacts import (
     NAMED_TABLES,
@@ -14,12 +17,14 @@ from pipeline.artifacts import (
     is_table,
     keys_of,
     path_of,
+    read_columns,
     read_facts,
     refuse_other,
 )
 from pipeline.config import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
 from pipeline.params import read_yaml
+from pipeline.schemas.versions import newest, upgrade
 from pipeline.sealed import read_sealed
 
 
@@ -70,9 +75,7 @@ def scan(
             raise ArtifactError(
                 f"{ROOT / name}: holds no tables for {', '.join(wanted[:3])}…", _command(name)
             )
-        for path in paths:
-            refuse_other(read_facts(path), name, path)
-        return pl.concat([pl.scan_parquet(path) for path in paths], how="diagonal_relaxed")
+        return pl.concat([_scanned(path, name) for path in paths], how="diagonal_relaxed")
 
     left = frame(kind)
     for other in join:
@@ -90,6 +93,24 @@ def scan(
         new = [name for name in theirs if name not in mine]
         left = left.join(right.select([*on, *new]), on=on, how="left", maintain_order="left")
     return left
+
+
+def _scanned(path: Path, kind: str) -> pl.LazyFrame:
+    """One table, not read yet; one of an older version as today's."""
+    facts = read_facts(path)
+    refuse_other(facts, kind, path)
+    if facts.version == newest(kind):
+        return pl.scan_parquet(path)
+
+    def rows(
+        columns: list[str] | None, predicate: pl.Expr | None, count: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        table = pl.DataFrame(read_columns(path, kind, columns))
+        table = table if count is None else table.head(count)
+        yield table if predicate is None else table.filter(predicate)
+
+    empty = upgrade(pq.read_schema(path).empty_table(), kind, facts.version)
+    return register_io_source(rows, schema=pl.DataFrame(empty).schema)
 
 
 def _allowed(kind: str) -> list[str]:
