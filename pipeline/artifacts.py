@@ -13,7 +13,7 @@ import errno
 import importlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,13 @@ from pipeline.atomic import TEMPORARY_PREFIX, replacing, sync
 from pipeline.errors import ArtifactError, RollbookError, VersionError
 from pipeline.hashing import FACTS_FILE, content_hash, files_in, folder_digest, short
 from pipeline.ids import order_of
+from pipeline.schemas.versions import (
+    column_names,
+    refusal,
+    stored_columns,
+    upgrade,
+    upgrade_json,
+)
 
 if TYPE_CHECKING:
     from pipeline.schemas.base import TableSchema
@@ -63,7 +70,7 @@ class Facts:
 
     Attributes:
         kind: artifact kind.
-        version: schema version (0 for folders).
+        version: schema version that its bytes have (0 for folders).
         key: iteration, or `train` and `evaluation` for data.
         content_hash: logical hash of a table, digest of a folder's files; does not depend on the writer.
         inputs: content hash of every input by name.
@@ -141,14 +148,15 @@ def write_table(
 def read_table(path: Path, kind: str, at: Path | None = None) -> tuple[pa.Table, Facts]:
     """Reads a table and checks that it is what it says: kind, version, schema, values and content hash.
 
-    `at` is where its bytes lie, if not in its place.
+    A table of an older version is returned as one of today's; its facts stay as they were recorded. `at` is where its
+    bytes lie, if not in its place.
 
     Raises:
-        ArtifactError: if it is missing, truncated, of another kind or version, or edited by hand.
+        ArtifactError: if it is missing, truncated, of another kind, or edited by hand.
+        VersionError: if this Rollbook does not read its version.
         SchemaError: if its columns or values break the schema.
     """
     facts = read_facts(at or path)
-    schema = schema_of(kind)
     refuse_other(facts, kind, path)
     table = rows_in(at or path, path)
     if (found := content_hash(table)) != facts.content_hash:
@@ -156,7 +164,47 @@ def read_table(path: Path, kind: str, at: Path | None = None) -> tuple[pa.Table,
             f"{path}: content changed after it was written (hash {short(found)}, recorded {short(facts.content_hash)})",
             f"{RESTORE}; to change results, change params.yaml or code",
         )
-    return schema.validate(table, str(path)), facts
+    return schema_of(kind).validate(upgrade(table, kind, facts.version), str(path)), facts
+
+
+def read_columns(
+    path: Path, kind: str, columns: Sequence[str] | None = None, at: Path | None = None
+) -> pa.Table:
+    """Columns of a table, older versions upgraded; neither hashed nor checked against the schema.
+
+    Args:
+        path: of the table; named in errors.
+        kind: of table.
+        columns: wanted, of today's version; None for all.
+        at: where its bytes lie, if not in its place.
+
+    Raises:
+        ArtifactError: if it is missing, damaged, another table, or has no such column.
+        VersionError: if this Rollbook does not read its version.
+    """
+    if not (at or path).exists():
+        read_facts(at or path)  # says what to do
+    try:
+        with pq.ParquetFile(at or path) as file:
+            schema = file.schema_arrow
+            facts = facts_in(schema, path)
+            refuse_other(facts, kind, path)
+            names = column_names(kind, facts.version, schema.names)
+            if missing := [name for name in columns or () if name not in names]:
+                raise no_column(path, facts, missing[0])
+            wanted = names if columns is None else columns
+            table = file.read(stored_columns(kind, facts.version, wanted))
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, error) from None
+    return upgrade(table, kind, facts.version, wanted).replace_schema_metadata(None)
+
+
+def no_column(path: Path, facts: Facts, name: str) -> ArtifactError:
+    """What to raise where a table lacks a column that is wanted."""
+    return ArtifactError(
+        f"{path}: a {facts.kind} table of version {facts.version} without a column {name!r}",
+        RESTORE,
+    )
 
 
 def rows_in(file: Path, path: Path) -> pa.Table:
@@ -171,24 +219,23 @@ def rows_in(file: Path, path: Path) -> pa.Table:
         raise damaged(path, error) from None
 
 
-def refuse_other(facts: Facts, kind: str, path: Path) -> None:
-    """Raises ArtifactError unless an artifact says it is what its path says, in the version this Rollbook reads."""
-    refuse_misplaced(facts, kind, path.stem, path)
-    if is_table(kind) and facts.version != (version := schema_of(kind).version):
-        raise VersionError(
-            f"{path}: {kind} table of version {facts.version}, this Rollbook reads version {version}",
-            "check out the Rollbook that wrote it, or run its stage again",
-        )
+def refuse_other(facts: Facts, kind: str, path: Path, key: str = "") -> None:
+    """Raises unless an artifact is what its path says, and a table of a version that this Rollbook reads.
 
+    `key` is the one that it should have, where the file does not lie in its place.
 
-def refuse_misplaced(facts: Facts, kind: str, key: str, path: Path) -> None:
-    """The same without the version, for a look: importing a schema takes longer than reading a table."""
-    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, key)):
+    Raises:
+        ArtifactError: if it is of another kind or key.
+        VersionError: if its version is newer, or one that no Rollbook wrote.
+    """
+    for what, found, expected in (("kind", facts.kind, kind), ("key", facts.key, key or path.stem)):
         if found != expected:
             raise ArtifactError(
                 f"{path}: holds {facts.kind} {facts.key}, another {what} than {expected}",
                 RESTORE,
             )
+    if is_table(kind) and (refused := refusal(kind, facts.version)):
+        raise VersionError(f"{path}: {kind} table {refused[0]}", refused[1])
 
 
 def read_facts(path: Path) -> Facts:
@@ -334,12 +381,17 @@ def read_metrics(path: Path) -> dict[str, float | None]:
 
 
 def read_run_info(path: Path) -> dict[str, Any]:
-    """Reads what a step recorded of its run.
+    """Reads what a step recorded of its run, older versions upgraded. Without a version it is of version 1.
 
     Raises:
         ArtifactError: as `read_json`, or if a section is no object.
+        VersionError: if this Rollbook does not read its version.
     """
     content = read_json(path)
+    version = content.get("version", 1)
+    if refused := refusal("run_info", version):
+        raise VersionError(f"{path}: run_info {refused[0]}", refused[1])
+    content = upgrade_json(content, "run_info", version)
     for name in RUN_INFO_SECTIONS:
         if not isinstance(value := content.get(name, {}), dict):
             raise damaged(path, TypeError(f"{name}: {value!r}, expected an object"))

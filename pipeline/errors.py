@@ -101,7 +101,7 @@ class ArtifactError(RollbookError):
 
 
 class VersionError(ArtifactError):
-    """A whole table of another schema version than this Rollbook reads."""
+    """A whole table or run_info of a version that this Rollbook does not read, such as a newer one."""
 
 
 class SchemaError(ArtifactError):

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pipeline.artifacts import damaged, path_of, read_facts, read_metrics, read_table
+from pipeline.artifacts import path_of, read_columns, read_facts, read_metrics, read_table
 from pipeline.config import Params
 from pipeline.evaluation import interval, paired_difference, prompt_means
 from pipeline.ids import BASE_KEY
@@ -234,21 +232,14 @@ def reward_bounds(key: str) -> Bounds:
         return None, None
     if not read_facts(scores).is_made_of(read_facts(rollouts)):
         return None, None
-    rows = _columns(rollouts, ["rollout_id", "greedy"])
+    rows = read_columns(rollouts, "rollouts", ["rollout_id", "greedy"])
     sampled = rows.filter(pc.invert(rows["greedy"]))["rollout_id"]
-    table = _columns(scores, ["rollout_id", "prompt_id", "reward"])
+    table = read_columns(scores, "scores", ["rollout_id", "prompt_id", "reward"])
     table = table.filter(pc.is_in(table["rollout_id"], value_set=sampled))
     found = interval(prompt_means(table, "reward"))
     if table.num_rows < len(sampled) or not math.isfinite(found.low):
         return None, None
     return _rounded(found.low), _rounded(found.high)
-
-
-def _columns(path: Path, names: list[str]) -> pa.Table:
-    try:
-        return pq.read_table(path, columns=names)
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(path, error) from None
 
 
 def read_iterations(params: Params) -> list[Iteration]:

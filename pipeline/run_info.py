@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import damaged, read_json
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, VersionError
 from pipeline.progress import ProgressRecord
+from pipeline.schemas.versions import refusal, upgrade_json
 
 PATCH_LIMIT_BYTES = 200_000
 SHOWN_DIGITS = 8
@@ -87,6 +88,7 @@ class RunInfo:
     """What one step recorded of its run.
 
     Attributes:
+        version: of the file's layout.
         stage, iteration: which step.
         rescore: name of the re-score, or empty.
         command: that ran it.
@@ -104,6 +106,7 @@ class RunInfo:
         more: what only this kind of stage records, such as latencies of a judge.
     """
 
+    version: int = 1
     stage: str = ""
     iteration: str = ""
     rescore: str = ""
@@ -161,6 +164,7 @@ def read_run_info(path: Path) -> RunInfo:
 
     Raises:
         ArtifactError: if the file is missing, malformed or not as a step writes it.
+        VersionError: if this Rollbook does not read its version.
     """
     return run_info_in(read_json(path), path)
 
@@ -171,6 +175,10 @@ def run_info_in(content: Mapping[str, Any], path: Path) -> RunInfo:
     Raises:
         ArtifactError: if it is not as a step writes it.
     """
+    version = content.get("version", 1)
+    if refused := refusal("run_info", version):
+        raise VersionError(f"{path}: run_info {refused[0]}", refused[1])
+    content = upgrade_json(dict(content), "run_info", version)
     for name, types in TYPES.items():
         if name in content and not isinstance(content[name], types):
             raise damaged(

@@ -25,9 +25,10 @@ from pipeline.errors import ConfigError, Problem
 from pipeline.ids import order_of
 from pipeline.recipe import Iteration, Recipe
 from pipeline.recipe_sections import PreparePrompts
+from pipeline.schemas.versions import newest, refusal, upgrade_json
 
 FOLDER = Path("sealed")
-VERSION = 1
+VERSION = newest("sealed")
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ def parts(root: Path = Path()) -> list[str]:
 
 
 def read_part(part: str, root: Path = Path()) -> dict[str, Any]:
-    """The definitions of a sealed part.
+    """The definitions of a sealed part, older versions upgraded.
 
     Raises:
-        ConfigError: if the file is missing, damaged, or of another version.
+        ConfigError: if the file is missing, damaged, or of a version that this Rollbook does not read.
     """
     file = files_of(part, root)[0]
     try:
@@ -104,10 +105,9 @@ def read_part(part: str, root: Path = Path()) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError):
         what = f"is missing or damaged, and says what sealed iterations were; `git checkout {file}` brings it back"
         raise ConfigError([Problem("", what)], str(file)) from None
-    if version != VERSION:
-        what = f"is of version {version}, this Rollbook reads version {VERSION}"
-        raise ConfigError([Problem("", what)], str(file))
-    return dict(content)
+    if refused := refusal("sealed", version):
+        raise ConfigError([Problem("", f"is {'; '.join(refused)}")], str(file))
+    return upgrade_json(dict(content), "sealed", version)
 
 
 def read_sealed(root: Path = Path()) -> dict[str, SealedIteration]:

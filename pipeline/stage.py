@@ -52,6 +52,7 @@ from pipeline.policies.adapters import is_adapter
 from pipeline.process import die_with_parent, exclusive, run_program, seconds_since_start
 from pipeline.run_info import RunInfo
 from pipeline.running_steps import label_of, lock_file_of
+from pipeline.schemas.versions import newest
 
 Settings = TypeVar("Settings", bound=StageSettings)
 WRITTEN_AT_ONCE = 2
@@ -87,8 +88,8 @@ class Input:
         return path_of(self.kind, key if self.key == "own" else self.key)
 
     def was_read(self, recorded: Mapping[str, str]) -> bool:
-        """Whether a step that recorded these inputs, by label, has read this one."""
-        return not self.under or self.label in recorded
+        """Whether a step that recorded these inputs, by label, has read this one: one of older code may not have."""
+        return self.label in recorded
 
 
 @dataclass(frozen=True)
@@ -305,6 +306,7 @@ class Stage(Generic[Settings]):
     ) -> RunInfo:
         command = f"python -m stages.{self.name} --iteration {key}"
         return RunInfo(
+            version=newest("run_info"),
             stage=self.name,
             iteration=key,
             rescore=self.rescore,

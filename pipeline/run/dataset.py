@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
+from polars.io.plugins import register_io_source
 
 from pipeline.artifacts import (
     NAMED_TABLES,
@@ -13,6 +16,7 @@ from pipeline.artifacts import (
     TABLES,
     is_table,
     keys_of,
+    read_columns,
     read_facts,
     refuse_other,
 )
@@ -20,6 +24,7 @@ from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError, nearest
 from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.run.store import Store
+from pipeline.schemas.versions import newest, upgrade
 
 
 def scan(
@@ -45,10 +50,9 @@ def scan(
             raise ArtifactError(
                 f"{ROOT / name}: holds no tables for {', '.join(wanted[:3])}…", _command(name)
             )
-        paths = [run.place(name, key) for key in keys]
-        for path in paths:
-            refuse_other(read_facts(path), name, path)
-        return pl.concat([pl.scan_parquet(path) for path in paths], how="diagonal_relaxed")
+        return pl.concat(
+            [_scanned(run.place(name, key), name) for key in keys], how="diagonal_relaxed"
+        )
 
     left = frame(kind)
     for other in join:
@@ -66,6 +70,24 @@ def scan(
         new = [name for name in theirs if name not in mine]
         left = left.join(right.select([*on, *new]), on=on, how="left", maintain_order="left")
     return left
+
+
+def _scanned(path: Path, kind: str) -> pl.LazyFrame:
+    """One table, not read yet; one of an older version as today's."""
+    facts = read_facts(path)
+    refuse_other(facts, kind, path)
+    if facts.version == newest(kind):
+        return pl.scan_parquet(path)
+
+    def rows(
+        columns: list[str] | None, predicate: pl.Expr | None, count: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        table = pl.DataFrame(read_columns(path, kind, columns))
+        table = table if count is None else table.head(count)
+        yield table if predicate is None else table.filter(predicate)
+
+    empty = upgrade(pq.read_schema(path).empty_table(), kind, facts.version)
+    return register_io_source(rows, schema=pl.DataFrame(empty).schema)
 
 
 def _allowed(run: Store, kind: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Stored tables, opened for a look: a few columns of a few rows, wherever they stand.
 
-Nothing is hashed or checked against a schema here: that takes longer than a look may. Stages and `verify` do it.
+Older versions are upgraded. Nothing is hashed or checked against a schema: stages and `rollbook verify` do that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import Facts, damaged, facts_in, read_facts, refuse_misplaced
-from pipeline.errors import ArtifactError
+from pipeline.artifacts import Facts, damaged, facts_in, no_column, read_facts, refuse_other
+from pipeline.schemas.versions import column_names, stored_columns, upgrade
 
 BATCH_ROWS = 1024
 """Rows decoded at a time on the way to those that are wanted."""
@@ -60,16 +60,16 @@ class StoredTable:
             raise damaged(path, error) from None
         self._schema: pa.Schema = self._file.schema_arrow
         self.facts: Facts = facts_in(self._schema, path)
-        refuse_misplaced(self.facts, kind, key, path)
+        refuse_other(self.facts, kind, path, key)
 
     @property
     def names(self) -> list[str]:
         """Names of all columns."""
-        return list(self._schema.names)
+        return column_names(self.facts.kind, self.facts.version, self._schema.names)
 
     def is_nested(self, name: str) -> bool:
         """Whether a column holds lists or the like, and not one value a row."""
-        return bool(pa.types.is_nested(self._schema.field(name).type))
+        return bool(pa.types.is_nested(self._read([], [name]).schema.field(name).type))
 
     @property
     def rows(self) -> int:
@@ -116,11 +116,11 @@ class StoredTable:
         """
         wanted = self.names if columns is None else [each for each in columns if each in self.names]
         found = [
-            batch
+            self._upgraded(pa.Table.from_batches([batch]), wanted)
             for number, mask in places.masks.items()
-            for batch in self._batches(number, mask, wanted)
+            for batch in self._batches(number, mask, self._stored(wanted))
         ]
-        return pa.Table.from_batches(found) if found else self._read([], wanted)
+        return pa.concat_tables(found) if found else self._read([], wanted)
 
     def where(self, name: str, value: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows whose column `name` is `value`; see `places` and `at`."""
@@ -144,18 +144,25 @@ class StoredTable:
 
     def _read(self, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         if missing := [name for name in columns if name not in self.names]:
-            raise ArtifactError(
-                f"{self.path}: a table of version {self.facts.version} without a column {missing[0]!r}",
-                "look at it with the Rollbook that wrote it",
-            )
+            raise no_column(self.path, self.facts, missing[0])
         try:
-            return self._file.read_row_groups(list(groups), columns=list(columns))
+            found = self._file.read_row_groups(list(groups), columns=self._stored(columns))
         except (pa.ArrowException, OSError) as error:
             raise damaged(self.path, error) from None
+        return self._upgraded(found, columns)
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """Columns of the file that these are made from."""
+        return stored_columns(self.facts.kind, self.facts.version, columns)
+
+    def _upgraded(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        return upgrade(table, self.facts.kind, self.facts.version, columns)
 
     def _may_hold(self, group: int, name: str, value: str) -> bool:
         """Whether the smallest and the largest value of a row group leave room for this one."""
         place = self._schema.get_field_index(name)
+        if self._stored([name]) != [name]:
+            return True  # computed from other columns
         if place != 0 and any(
             pa.types.is_nested(self._schema.field(each).type) for each in range(place)
         ):

@@ -102,9 +102,10 @@ class Disk:
             return False
         declared, digest = load_stage(stage), info["digest"]
         planned = digest if self._plan is None else planned_digest(self._plan, stage, key)
+        made = [item for item in declared.outputs if item.label in info["outputs"]]
         current = (
             planned == digest
-            and {item.label for item in declared.outputs} <= info["outputs"].keys()
+            and (key in self.params.sealed or len(made) == len(declared.outputs))
             and all(
                 self.contents.get(item.path(key, self.params)) == info["inputs"].get(item.label)
                 for item in declared.inputs
@@ -112,7 +113,7 @@ class Disk:
             )
         )
         if current:
-            for item in declared.outputs:
+            for item in made:
                 self.contents[item.path(key)] = info["outputs"][item.label]
         return current
 

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from mlflow.entities import Metric, Run
 
-from pipeline.artifacts import path_of
+from pipeline.artifacts import path_of, read_columns
 from pipeline.config import Params
 from pipeline.tracking.chain_runs import (
     KIND,
@@ -122,7 +121,7 @@ def _optimizer_steps(step: Step) -> list[Metric]:
     path = path_of("optimizer_steps", step.key)
     if not path.exists():
         return []
-    table = pq.ParquetFile(path).read()
+    table = read_columns(path, "optimizer_steps")
     places = table.column("optimizer_step").to_pylist()
     return [
         Metric(f"optimizer_steps/{name}", float(value), step.finished_ms, place)

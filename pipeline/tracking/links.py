@@ -52,7 +52,8 @@ def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Ar
             path = item.path(step.key, params)
             contents.setdefault(path, (info["inputs"][item.label], False))
         for made in declared.outputs:
-            contents[made.path(step.key)] = (info["outputs"][made.label], True)
+            if made.label in info["outputs"]:
+                contents[made.path(step.key)] = (info["outputs"][made.label], True)
     return [
         Artifact(path, content, md5s.get(path.as_posix(), f"content:{content[:24]}"), made)
         for path, (content, made) in sorted(
