@@ -25,7 +25,7 @@ from pipeline.artifacts import (
     schema_of,
 )
 from pipeline.errors import ArtifactError, ConfigError, VersionError
-from pipeline.run.dataset import scan
+from pipeline.run.run import Run
 from pipeline.schemas import versions
 from pipeline.schemas.versions import JSON_UPGRADES, UPGRADES, newest
 from pipeline.sealed import files_of, read_part
@@ -142,7 +142,7 @@ def test_all_iterations_are_one_data_set_whatever_their_version(project: Path) -
     shutil.copy(STORED / "rollouts" / "1-6d334a2.parquet", path_of("rollouts", "i0001"))
     assert new.height == pipeline.load("rollouts", iterations=["i0001"]).height == table.num_rows
     wanted = pl.col("rollout_id").str.ends_with("/01") & pl.col("greedy").not_()
-    lazy = scan("rollouts", iterations=["i0001"]).filter(wanted).select("text").head(3).collect()
+    lazy = Run().scan("rollouts", iterations=["i0001"]).filter(wanted).select("text").head(3).collect()
     texts = [row["text"] for row in table.to_pylist() if row["rollout_id"].endswith("/01")]
     assert lazy["text"].to_list() == texts[:3]
 
