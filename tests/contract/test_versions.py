@@ -112,7 +112,7 @@ def test_columns_of_any_version_are_read_as_todays(file: Path, project: Path) ->
     path, facts = _put(file)
     table, _ = read_table(path, facts.kind)
     look, key = Stored(facts.kind, facts.key), schema_of(facts.kind).key
-    frame = scan(facts.kind, iterations=[facts.key])
+    frame = Run().scan(facts.kind, iterations=[facts.key])
     assert sorted(look.names) == sorted(table.column_names)
     assert read_columns(path, facts.kind).select(table.column_names).equals(table)
     first = table[key][0].as_py()
@@ -142,7 +142,9 @@ def test_all_iterations_are_one_data_set_whatever_their_version(project: Path) -
     shutil.copy(STORED / "rollouts" / "1-6d334a2.parquet", path_of("rollouts", "i0001"))
     assert new.height == pipeline.load("rollouts", iterations=["i0001"]).height == table.num_rows
     wanted = pl.col("rollout_id").str.ends_with("/01") & pl.col("greedy").not_()
-    lazy = Run().scan("rollouts", iterations=["i0001"]).filter(wanted).select("text").head(3).collect()
+    lazy = (
+        Run().scan("rollouts", iterations=["i0001"]).filter(wanted).select("text").head(3).collect()
+    )
     texts = [row["text"] for row in table.to_pylist() if row["rollout_id"].endswith("/01")]
     assert lazy["text"].to_list() == texts[:3]
 
@@ -153,7 +155,7 @@ def test_all_iterations_are_one_data_set_whatever_their_version(project: Path) -
         lambda path, facts: read_table(path, facts.kind),
         lambda path, facts: read_columns(path, facts.kind, [schema_of(facts.kind).key]),
         lambda _, facts: Stored(facts.kind, facts.key),
-        lambda _, facts: scan(facts.kind, iterations=[facts.key]),
+        lambda _, facts: Run().scan(facts.kind, iterations=[facts.key]),
     ],
     ids=["read_table", "read_columns", "Stored", "scan"],
 )
