@@ -64,6 +64,7 @@ def code_hashes(roots: Iterable[Path]) -> dict[str, str]:
     known = HashCache(f"code-{CODE_HASH_VERSION}.json")
     found: dict[str, set[str]] = {}
     seen: set[Path] = set()
+    followed: set[tuple[object, ...]] = set()
     waiting = [_absolute(root) for root in roots]
     while waiting:
         file = waiting.pop()
@@ -78,7 +79,10 @@ def code_hashes(roots: Iterable[Path]) -> dict[str, str]:
         entry = known.get(content) or known.put(content, _analysed(source))
         found.setdefault(place.name, set()).add(entry["hash"])
         for module in entry["imports"]:
-            waiting += _files_of_import(module, file, place)
+            asked = (module, place.folders, place.package, module.startswith(".") and file.parent)
+            if asked not in followed:
+                followed.add(asked)
+                waiting += _files_of_import(module, file, place)
     known.save()
     return {name: _one_hash(found[name]) for name in sorted(found)}
 
