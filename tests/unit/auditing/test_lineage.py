@@ -270,6 +270,7 @@ def test_what_code_went_into(run: Path) -> None:
     base = facts("--uses", "code:tiny.py")
     assert base["thing"] == "code:pipeline/policies/tiny.py"
     assert base["policies"] == ["i0001", "i0002", "own0002"]
+    assert all(use["how"].endswith("as it is now") for use in base["uses"])
     assert "could be" in error("--uses", "code:base.py")
 
 
@@ -293,6 +294,7 @@ def test_what_a_policy_went_into(seen: Path) -> None:
     hows = {use["step"]: use["how"] for use in base["uses"]}
     assert hows["measure_logprobs@own0002"] == "measured its log-probs as the reference"
     assert base["policies"] == ["i0001", "i0002", "own0002"]
+    assert all(use["how"].endswith("as it is now") for use in base["uses"])
 
 
 def measured(key: str) -> bool:
