@@ -2,7 +2,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import path_of, read_json, write_json
-from pipeline.plan import ITERATION_STAGES
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
+from pipeline.run.currency import Stored
+from pipeline.run.run import open_run
 from pipeline.tracking.chains import read_chains
 from pipeline.tracking.finished import merged
 from pipeline.tracking.links import artifacts_of
@@ -97,3 +101,16 @@ def test_what_older_code_did_not_make_is_lacking_unless_its_iteration_is_sealed(
     assert list(chain.contents) == ["i0001", "i0002", "i0003"]
     kinds = {each.path.parent.name for each in artifacts_of(chain.steps[0], finished.params, {})}
     assert "updates" in kinds and not {"pairs", "values"} & kinds
+    assert not _held(finished.params, "i0001")
+    assert _held(finished.params.with_sealed(sealed), "i0001")
+
+
+def _held(params: Params, key: str) -> bool:
+    """Whether the run has an iteration whose results belong together."""
+    run = open_run()
+    run.params = params
+    stored = Stored(run)
+    steps = [(name, BASE_KEY) for name in (*ONCE_STAGES, "evaluate_policy")]
+    return all(
+        stored.holds(*step) for step in [*steps, *((name, key) for name in ITERATION_STAGES)]
+    )
