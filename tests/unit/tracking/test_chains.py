@@ -1,8 +1,15 @@
 from pathlib import Path
+from typing import Any
 
-from pipeline.artifacts import path_of
+from pipeline.artifacts import path_of, read_json, write_json
+from pipeline.config import Params
+from pipeline.ids import BASE_KEY
+from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
+from pipeline.run.currency import Stored
+from pipeline.run.run import open_run
 from pipeline.tracking.chains import read_chains
 from pipeline.tracking.finished import merged
+from pipeline.tracking.links import artifacts_of
 from tests.unit.tracking.project import Project
 
 
@@ -72,3 +79,38 @@ def test_without_a_plan_inputs_alone_decide(finished: Project) -> None:
 def test_a_name_used_twice_gets_its_stage() -> None:
     metrics = merged({"one": {"rows": 1.0, "loss": 2.0}, "two": {"rows": 3.0}})
     assert metrics == {"one/rows": 1.0, "loss": 2.0, "two/rows": 3.0}
+
+
+def test_what_older_code_did_not_make_is_lacking_unless_its_iteration_is_sealed(
+    finished: Project,
+) -> None:
+    for key in finished.params.iterations:
+        for name in ITERATION_STAGES:
+            path = path_of(f"run_info/{name}", key)
+            info = read_json(path)
+            for side in ("inputs", "outputs"):
+                info[side] = {
+                    each: found
+                    for each, found in info[side].items()
+                    if each not in ("pairs", "values")
+                }
+            write_json(info, path)
+    assert keys(finished) == []
+    sealed: Any = finished.params.iterations
+    [chain] = read_chains(finished.params.with_sealed(sealed))
+    assert list(chain.contents) == ["i0001", "i0002", "i0003"]
+    kinds = {each.path.parent.name for each in artifacts_of(chain.steps[0], finished.params, {})}
+    assert "updates" in kinds and not {"pairs", "values"} & kinds
+    assert not _held(finished.params, "i0001")
+    assert _held(finished.params.with_sealed(sealed), "i0001")
+
+
+def _held(params: Params, key: str) -> bool:
+    """Whether the run has an iteration whose results belong together."""
+    run = open_run()
+    run.params = params
+    stored = Stored(run)
+    steps = [(name, BASE_KEY) for name in (*ONCE_STAGES, "evaluate_policy")]
+    return all(
+        stored.holds(*step) for step in [*steps, *((name, key) for name in ITERATION_STAGES)]
+    )
