@@ -6,25 +6,26 @@ Two questions are kept apart:
   the running processes. No file is hashed.
 - `Stored`: do the results that lie on disk belong together? Each must have been made under the plan that `check`
   wrote last, from the content that lies there now. So a run stays readable after params.yaml or code was edited.
+
+`made_from_other` answers the second for any artifacts by the content hashes that each records, without plan or lock.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.artifacts import read_json
+from pipeline.artifacts import Facts, read_json
 from pipeline.config import Params
 from pipeline.dependencies import Dependencies
 from pipeline.dvc_lock import Entry, made_by
 from pipeline.errors import ArtifactError
 from pipeline.ids import BASE_KEY
-from pipeline.plan import load_stage, make_plan, planned
 from pipeline.plan_file import (
     ITERATION_STAGES,
     ONCE_STAGES,
@@ -36,6 +37,8 @@ from pipeline.run.store import Store
 from pipeline.run_info import RunInfo
 from pipeline.running_steps import RunningStep, running_steps
 from pipeline.visible import listed
+
+# `pipeline.plan` is imported where it is used: it imports what stages need, and most looks at a run do without.
 
 TRACKING_STAGE = "track_iteration"
 KIND_WORDS = {"setting": "settings", "code": "code", "file": "data"}
@@ -145,6 +148,8 @@ class Currency:
     def waiting_rescores(self) -> dict[str, list[str]]:
         """Iterations by re-score that `rollbook rescore --stage` would score now: their tables are there, and they were
         never scored, or rewards, estimator, code or tables changed since."""
+        from pipeline.plan import load_stage
+
         made = made_by(self.run.entries)
         paths_of = load_stage(RESCORE_STAGE).input_paths
 
@@ -175,6 +180,8 @@ class Currency:
         return "tables that they read, which were made again since"
 
     def _rerun(self, stage: str, key: str) -> Rerun:
+        from pipeline.plan import load_stage, planned
+
         info = stored_info(self.run, stage, key)
         reasons: tuple[Change, ...] = ()
         if info is not None and self._digest_changed(stage, key):
@@ -201,6 +208,8 @@ def currency_of(run: Store, plan: Mapping[str, Any] | None = None) -> Currency:
     Raises:
         ConfigError: if settings cannot be planned, or a lock file cannot be read.
     """
+    from pipeline.plan import make_plan
+
     plan = make_plan(run.params) if plan is None else plan
     running = running_steps()
     return Currency(
@@ -292,6 +301,8 @@ def stored_info(run: Store, stage: str, key: str) -> RunInfo | None:
 def _states(
     run: Store, plan: Mapping[str, Any], running: Sequence[RunningStep]
 ) -> dict[Step, State]:
+    from pipeline.plan import load_stage
+
     params = run.params
     by_step = {(entry.stage, entry.key): entry for entry in run.entries}
     made = made_by(run.entries)
@@ -397,6 +408,8 @@ class Stored:
         return self._known[stage, key]
 
     def _holds(self, stage: str, key: str) -> bool:
+        from pipeline.plan import load_stage
+
         self.run.metrics(stage, key)
         info = stored_info(self.run, stage, key)
         if info is None or not self.run.has_metrics(stage, key):
@@ -417,3 +430,40 @@ class Stored:
             for item in made:
                 self._contents[item.path(key)] = info.outputs[item.label]
         return belongs
+
+
+@dataclass(frozen=True)
+class OtherSource:
+    """An input of a stored artifact that has other content now than the artifact was made from.
+
+    Attributes:
+        made: the artifact.
+        name: of the input.
+        read: content hash that the artifact was made from.
+        found: content hash that lies there.
+    """
+
+    made: Facts
+    name: str
+    read: str
+    found: str
+
+
+def made_from_other(
+    made: Iterable[Facts], found: Mapping[str, str] | None = None
+) -> list[OtherSource]:
+    """Which artifacts were made from other content than lies beside them. Pure; nothing is read or hashed.
+
+    Args:
+        made: what artifacts of one iteration record of themselves.
+        found: content hash by name of what lies there; default that of the artifacts by kind. Inputs that are not in
+            it say nothing, nor does an artifact that records no inputs.
+    """
+    made = list(made)
+    there = {facts.kind: facts.content_hash for facts in made} if found is None else found
+    return [
+        OtherSource(facts, name, read, there[name])
+        for facts in made
+        for name, read in facts.inputs.items()
+        if there.get(name, read) != read
+    ]

@@ -103,9 +103,9 @@ class Store:
     def made_keys(self) -> list[str]:
         """Keys of iterations, the base policy's among them, that have made a policy or are sealed."""
         made = {
-            *self._keys_of("run_info/update_policy"),
-            *self._keys_of("run_info/init_policy"),
-            *self._keys_of("policies"),
+            *self.keys_with("run_info/update_policy"),
+            *self.keys_with("run_info/init_policy"),
+            *self.keys_with("policies"),
         }
         return sorted({*made, *self.sealed}, key=order_of)
 
@@ -137,7 +137,7 @@ class Store:
     def infos(self, stage: str, rescore: str = "") -> list[RunInfo]:
         """run_info of all steps of a stage that are on disk, in the order of iterations."""
         name = f"{stage}/{rescore}" if rescore else stage
-        found = (self.info(stage, key, rescore) for key in self._keys_of(f"run_info/{name}"))
+        found = (self.info(stage, key, rescore) for key in self.keys_with(f"run_info/{name}"))
         return [info for info in found if info is not None]
 
     def all_infos(self) -> Iterator[RunInfo]:
@@ -242,6 +242,10 @@ class Store:
         """Whether an artifact lies in the workspace."""
         return self.is_workspace and self.place(kind, key).exists()
 
+    def keys_with(self, kind: str) -> list[str]:
+        """Keys of all artifacts of a kind in the workspace, in the order of iterations."""
+        return keys_of(kind, self.root) if self.is_workspace else []
+
     def table(self, kind: str, key: str) -> StoredTable:
         """A stored table, opened for a look; see `pipeline.run.stored`.
 
@@ -312,7 +316,7 @@ class Store:
         """Digest of every policy folder in the workspace by key."""
         return {
             key: read_facts(self.place("policies", key)).content_hash
-            for key in self._keys_of("policies")
+            for key in self.keys_with("policies")
         }
 
     # ----------------------------------------------------------------------------------------------
@@ -320,9 +324,6 @@ class Store:
     def place(self, kind: str, key: str) -> Path:
         """Where an artifact lies in the workspace."""
         return (self.root if self.is_workspace else Path()) / path_of(kind, key)
-
-    def _keys_of(self, kind: str) -> list[str]:
-        return keys_of(kind, self.root) if self.is_workspace else []
 
     def _fetch_command(self, path: Path) -> str:
         """What brings it onto this machine."""
