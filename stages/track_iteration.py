@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from pipeline import lock_guard
 from pipeline.errors import ConfigError, Problem, RollbookError, nearest
-from pipeline.params import read_params
 from pipeline.process import die_with_parent, run_program
 
 
@@ -21,16 +20,17 @@ def track_iteration(key: str) -> None:
     Raises:
         ConfigError: if there is no such iteration.
     """
+    from pipeline.run.run import Run
     from pipeline.tracking.sync import bring_up_to_date
 
     lock_guard.remember()
-    params = read_params()
-    if key not in params.iterations:
-        hint = nearest(key, params.iterations)
+    run = Run()
+    if key not in run.params.iterations:
+        hint = nearest(key, run.params.iterations)
         raise ConfigError([Problem(f"iterations.{key}", f"there is no such iteration; {hint}")])
     started = time.perf_counter()
     try:
-        sent = bring_up_to_date(params)
+        sent = bring_up_to_date(run)
     except (
         Exception
     ) as error:  # whatever it is, the iteration is finished and the next one can begin

@@ -13,7 +13,6 @@ import click
 
 from pipeline.cli.console import refuse_not_finite
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError
-from pipeline.params import read_params
 
 if TYPE_CHECKING:
     from pipeline.dvc_lock import Entry
@@ -204,6 +203,7 @@ def _say(error: Exception) -> None:
 def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: Options) -> None:
     """Keeps the verdicts for MLflow, and shows them if there is a store that has the run; else is no failure."""
     from pipeline.replay.marks import keep, marks_of
+    from pipeline.run.run import Run
     from pipeline.tracking import store
 
     if not options.revision.is_workspace:
@@ -217,7 +217,7 @@ def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: O
     except ImportError:  # MLflow is not installed here
         return
     try:
-        shown = send_replays(read_params())
+        shown = send_replays(Run())
     except RollbookError as error:
         click.echo(f"not shown in MLflow yet: {error.message}", err=True)
         return

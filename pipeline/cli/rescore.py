@@ -78,7 +78,7 @@ def _ask(
     if out is not None:
         write_json(shown.numbers, out / "summary.json")
         click.echo(f"{len(keys)} tables and summary.json are in {out}")
-    _track(params, asked.answers(shown.answered))
+    _track(asked.answers(shown.answered))
     return shown
 
 
@@ -100,7 +100,7 @@ def _run(params: Params, stage: str, keys: Sequence[str]) -> Shown:
     with Shown(params, len(keys)) as shown:
         for key in keys:
             shown.add(key, read_table(path_of(kind, key), kind)[0])
-    _track(params)
+    _track()
     return shown
 
 
@@ -195,12 +195,13 @@ def _missing(key: str) -> list[Path]:
     return [path for path in (path_of(kind, key) for kind in TABLES) if not path.exists()]
 
 
-def _track(params: Params, answers: Sequence[Answers] = ()) -> None:
+def _track(answers: Sequence[Answers] = ()) -> None:
     """Shows the numbers in MLflow; whatever keeps it from that is a warning, as in training."""
+    from pipeline.run.run import Run
     from pipeline.tracking.sync import bring_up_to_date
 
     try:
-        bring_up_to_date(params, answers)
+        bring_up_to_date(Run(), answers)  # what was read before the steps ran is old
     except Exception as error:
         kind = "" if isinstance(error, RollbookError) else f"{type(error).__name__}: "
         click.echo(f"warning: not tracked: {kind}{error}", err=True)

@@ -7,7 +7,6 @@ import gc
 import click
 
 from pipeline.cli.console import refuse_elsewhere
-from pipeline.params import read_params
 from pipeline.process import COLLECT_AFTER
 
 
@@ -24,15 +23,16 @@ def track(rebuild: bool) -> None:
     """
     gc.set_threshold(COLLECT_AFTER)  # before MLflow is imported
     refuse_elsewhere()
+    from pipeline.run.run import Run
     from pipeline.tracking.chains import read_chains
     from pipeline.tracking.store import tracking_uri
     from pipeline.tracking.sync import GET, NOTHING_TO_SEND, bring_up_to_date, start_anew
 
-    params = read_params()
-    if rebuild and (place := start_anew(params)) is not None:
+    run = Run()
+    if rebuild and (place := start_anew(run)) is not None:
         click.echo(f"the store as it was is in {place}")
-    sent = bring_up_to_date(params, durable=not rebuild)
-    if not sent and not read_chains(params):
+    sent = bring_up_to_date(run, durable=not rebuild)
+    if not sent and not read_chains(run):
         click.echo(f"{NOTHING_TO_SEND}; {GET}")
         return
     click.echo(

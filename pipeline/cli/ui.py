@@ -10,7 +10,6 @@ import click
 
 from pipeline.cli.console import refuse_elsewhere
 from pipeline.errors import RollbookError, StoreError
-from pipeline.params import read_params
 from pipeline.process import COLLECT_AFTER
 
 LAST_PORT = 65535
@@ -35,6 +34,7 @@ def ui(port: int, host: str, verbose: bool) -> None:
     """
     gc.set_threshold(COLLECT_AFTER)  # before MLflow is imported
     refuse_elsewhere()
+    from pipeline.run.run import Run
     from pipeline.tracking.store import artifact_folder, tracking_uri
     from pipeline.tracking.sync import bring_up_to_date, first_page
 
@@ -44,9 +44,9 @@ def ui(port: int, host: str, verbose: bool) -> None:
         _refuse_busy_port(host, port)
     page = ""
     try:
-        params = read_params()
-        bring_up_to_date(params)
-        page = first_page(params)
+        run = Run()
+        bring_up_to_date(run)
+        page = first_page(run)
     except StoreError:
         raise  # a server could not open it either
     except RollbookError as error:

@@ -287,10 +287,10 @@ def flat(value: Any, place: str = "") -> dict[str, Any]:
     return found
 
 
-def stored_info(run: Store, stage: str, key: str) -> RunInfo | None:
+def stored_info(run: Store, stage: str, key: str, rescore: str = "") -> RunInfo | None:
     """run_info of a step; None where it is not on disk, or damaged: `rollbook verify` names damaged files."""
     try:
-        return run.info(stage, key)
+        return run.info(stage, key, rescore)
     except ArtifactError:
         return None
 

@@ -28,6 +28,8 @@ from pipeline.yaml_text import read_yaml
 WORKSPACE = "workspace"
 """The name of what lies in the project's folder, committed or not."""
 SHOWN_DIGITS = 8
+OPEN_TABLES = 100
+"""Tables kept open, the first opened is given up first: each takes a file descriptor, and macOS gives a process 256."""
 
 
 class Store:
@@ -155,16 +157,17 @@ class Store:
         folder = self.root / ROOT / "run_info" / RESCORE_STAGE
         return sorted(each.name for each in folder.glob("*/"))
 
-    def metrics(self, stage: str, key: str) -> Mapping[str, float | None]:
-        """Numbers of a step by name, None where one is not finite; empty where they are not on disk.
+    def metrics(self, stage: str, key: str, rescore: str = "") -> Mapping[str, float | None]:
+        """Numbers of a step by name, None where one is not finite; empty where they are not on disk. See `info`.
 
         Raises:
             ArtifactError: if the file is damaged, or holds something else than numbers.
         """
-        if (stage, key) not in self._metrics:
-            path = self.place(f"metrics/{stage}", key)
-            self._metrics[stage, key] = read_metrics(path) if path.exists() else {}
-        return self._metrics[stage, key]
+        kind = f"rescores/{rescore}" if rescore else f"metrics/{stage}"
+        if (kind, key) not in self._metrics:
+            path = self.place(kind, key).with_suffix(".json")
+            self._metrics[kind, key] = read_metrics(path) if path.exists() else {}
+        return self._metrics[kind, key]
 
     def has_metrics(self, stage: str, key: str) -> bool:
         """Whether the numbers of a step are on disk."""
@@ -258,6 +261,8 @@ class Store:
         """
         if (kind, key) not in self._tables:
             file = self.path(kind, key)
+            if len(self._tables) == OPEN_TABLES:
+                del self._tables[next(iter(self._tables))]
             self._tables[kind, key] = StoredTable(kind, key, self.place(kind, key), file)
         return self._tables[kind, key]
 

@@ -13,9 +13,8 @@ from mlflow.tracking import MlflowClient
 from pipeline.recipe_words import stretches
 from pipeline.report import EVALUATION
 from pipeline.run.curves import TRAINING
-from pipeline.tracking.chains import Chain
+from pipeline.tracking.chains import FinishedChain, FinishedIteration, Metrics
 from pipeline.tracking.descriptions import NOTE, chain_text
-from pipeline.tracking.finished import Metrics, Step
 from pipeline.tracking.names import flattened, shortened, valid_name
 from pipeline.tracking.store import Store
 
@@ -79,11 +78,11 @@ class ChainRun:
             replays=tags.get(REPLAYS, ""),
         )
 
-    def contains(self, chain: Chain) -> bool:
+    def contains(self, chain: FinishedChain) -> bool:
         """Whether all finished steps of `chain` are on its curves, or will be."""
         return self.origin == chain.origin and chain.contents.items() <= self._holds.items()
 
-    def begins(self, chain: Chain) -> bool:
+    def begins(self, chain: FinishedChain) -> bool:
         """Whether `chain` goes on from where this run ends."""
         return self.origin == chain.origin and self._holds.items() <= chain.contents.items()
 
@@ -91,13 +90,13 @@ class ChainRun:
     def _holds(self) -> dict[str, str]:
         return self.contents | self.expected
 
-    def lacks(self, chain: Chain) -> bool:
+    def lacks(self, chain: FinishedChain) -> bool:
         """Whether `chain` has a point that is not on its curves."""
         return bool(chain.base and not self.base_logged) or any(
             key not in self.contents for key in chain.contents
         )
 
-    def contradicts(self, chain: Chain) -> bool:
+    def contradicts(self, chain: FinishedChain) -> bool:
         """Whether it began like `chain`, but an iteration of the same key has come out differently since."""
         return self.origin == chain.origin and any(
             self.contents.get(key, content) != content for key, content in chain.contents.items()
@@ -123,7 +122,7 @@ def all_runs(store: Store, condition: str = "") -> Iterator[Run]:
             return
 
 
-def create(store: Store, chain: Chain) -> ChainRun:
+def create(store: Store, chain: FinishedChain) -> ChainRun:
     """A new parent run without points."""
     first = chain.steps[0]
     tags = {
@@ -131,7 +130,7 @@ def create(store: Store, chain: Chain) -> ChainRun:
         "seed": str(chain.seed),
         "dvc.experiment": os.environ.get("DVC_EXP_NAME", ""),
         "mlflow.source.name": "rollbook",
-        "mlflow.source.git.commit": (first.environment.get("git") or {}).get("commit", ""),
+        "mlflow.source.git.commit": first.environment.git.commit,
         KIND: "chain",
         ORIGIN: chain.origin,
         LINE: store.line,
@@ -144,7 +143,7 @@ def create(store: Store, chain: Chain) -> ChainRun:
     return ChainRun(run.info.run_id, chain.origin, store.line, name)
 
 
-def extend(store: Store, run: ChainRun, chain: Chain, runs: Mapping[str, str]) -> None:
+def extend(store: Store, run: ChainRun, chain: FinishedChain, runs: Mapping[str, str]) -> None:
     """Adds the points that the run lacks. What it holds is written down last, so a run cut short is continued.
 
     Args:
@@ -184,7 +183,7 @@ def revive(store: Store, run: ChainRun) -> None:
     run.superseded = False
 
 
-def _name(chain: Chain) -> str:
+def _name(chain: FinishedChain) -> str:
     """Recipes, seed, and what tells chains of the same recipes apart: letters of a branch, a DVC experiment."""
     letters = chain.tip.rstrip("0123456789")
     known = ("i", *(step.recipe for step in chain.steps))
@@ -193,7 +192,7 @@ def _name(chain: Chain) -> str:
     return " · ".join([f"{recipes}, seed {chain.seed}", *(mark for mark in marks if mark)])
 
 
-def _recipes(chain: Chain) -> str:
+def _recipes(chain: FinishedChain) -> str:
     """The recipe; of several, each with the iterations it made, by their place in the chain."""
     pieces = stretches(chain.steps, lambda step: step.recipe)
     if len(pieces) == 1:
@@ -204,7 +203,7 @@ def _recipes(chain: Chain) -> str:
     )
 
 
-def _settings_from(chain: Chain, sent: Container[str]) -> dict[str, str]:
+def _settings_from(chain: FinishedChain, sent: Container[str]) -> dict[str, str]:
     """Settings of recipes as parameters that say from which iteration on they hold: `from i0004/update_policy.epochs`.
 
     MLflow's parameters never change and a chain's settings may, so those of an iteration are what differs from the
@@ -241,7 +240,7 @@ def _rename(store: Store, run: ChainRun, name: str) -> None:
     run.name = name
 
 
-def step_metrics(step: Step) -> list[Metric]:
+def step_metrics(step: FinishedIteration) -> list[Metric]:
     """Points of one iteration, for the parent's curves and for the iteration's own run."""
     return metrics_at({**step.metrics, **step.costs}, step.number, step.finished_ms)
 

@@ -12,8 +12,7 @@ from pipeline.ids import BASE_KEY
 from pipeline.recipe_words import recipe_in_words, stretches
 from pipeline.report import evaluation_scores
 from pipeline.tracking import views
-from pipeline.tracking.chains import Chain
-from pipeline.tracking.finished import Metrics, Step
+from pipeline.tracking.chains import FinishedChain, FinishedIteration, Metrics
 
 ROWS_SHOWN = 20
 NOTE = "mlflow.note.content"
@@ -43,7 +42,7 @@ def experiment_text(experiment_id: str) -> str:
     )
 
 
-def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str:
+def chain_text(chain: FinishedChain, experiment_id: str, runs: Mapping[str, str]) -> str:
     """What a chain of policies is, and its evaluation by iteration.
 
     Args:
@@ -84,12 +83,12 @@ def chain_text(chain: Chain, experiment_id: str, runs: Mapping[str, str]) -> str
     return "\n".join(lines)
 
 
-def shown_steps(chain: Chain) -> tuple[Step, ...]:
+def shown_steps(chain: FinishedChain) -> tuple[FinishedIteration, ...]:
     """The steps that stand in the table of a chain's description."""
     return chain.steps[-ROWS_SHOWN:]
 
 
-def step_text(step: Step) -> str:
+def step_text(step: FinishedIteration) -> str:
     """What an iteration is, and where its artifacts are."""
     return "\n".join(
         [
@@ -107,7 +106,7 @@ def step_text(step: Step) -> str:
     )
 
 
-def policy_text(step: Step, experiment_id: str, run_id: str) -> str:
+def policy_text(step: FinishedIteration, experiment_id: str, run_id: str) -> str:
     """What a policy is, and where its bytes are."""
     return (
         f"Made from {step.previous} by [iteration {step.key}]({views.run_link(experiment_id, run_id)}) of recipe "
@@ -116,12 +115,12 @@ def policy_text(step: Step, experiment_id: str, run_id: str) -> str:
     )
 
 
-def _recipe(step: Step) -> str:
+def _recipe(step: FinishedIteration) -> str:
     """The recipe that the step ran with, in one sentence."""
     return "; ".join(f"{topic}: {words}" for topic, words in recipe_in_words(step.settings))
 
 
-def _outcome(chain: Chain) -> str:
+def _outcome(chain: FinishedChain) -> str:
     """From the base to the last evaluation, by set."""
     base = evaluation_scores(chain.base)
     last: dict[str, dict[str, float]] = next(

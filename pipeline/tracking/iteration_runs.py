@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from mlflow.entities import Metric, Run
+from mlflow.entities import Metric
+from mlflow.entities import Run as MlflowRun
 
-from pipeline.artifacts import path_of, read_columns
-from pipeline.config import Params
+from pipeline.artifacts import path_of
+from pipeline.run.run import Run
 from pipeline.tracking.chain_runs import (
     KIND,
     NAME,
@@ -22,8 +21,8 @@ from pipeline.tracking.chain_runs import (
     log,
     step_metrics,
 )
+from pipeline.tracking.chains import FinishedIteration
 from pipeline.tracking.descriptions import NOTE, step_text
-from pipeline.tracking.finished import Step
 from pipeline.tracking.links import Artifact, artifacts_of, dataset_of, link_policy
 from pipeline.tracking.names import flattened
 from pipeline.tracking.rollout_view import groups, is_on_disk, readable, sample
@@ -34,23 +33,22 @@ CONTENT = "rollbook.content"
 STEP_COLUMNS_LEFT_OUT = ("iteration", "epoch", "optimizer_step")
 
 
-def find(store: Store, step: Step) -> Run | None:
+def find(store: Store, step: FinishedIteration) -> MlflowRun | None:
     """The run of this iteration's content, finished or not."""
     condition = f"tags.`{KIND}` = 'iteration' and tags.`{CONTENT}` = '{step.content}'"
     return next(all_runs(store, condition), None)
 
 
-def create(
-    store: Store, step: Step, chain: ChainRun, params: Params, md5s: Mapping[str, str]
-) -> str:
+def create(store: Store, run: Run, step: FinishedIteration, chain: ChainRun) -> str:
     """Sends everything about one iteration. The run is `FINISHED` only when all of it has arrived."""
-    artifacts = artifacts_of(step, params, md5s)
+    artifacts = artifacts_of(run, step)
     kind = {KIND: "iteration", CONTENT: step.content, PARENT: chain.run_id, NAME: chain.name}
     tags = {**_tags(step, artifacts), **kind}
-    run = store.client.create_run(store.experiment_id, step.started_ms, tags, step.key)
-    run_id = run.info.run_id
+    run_id = store.client.create_run(
+        store.experiment_id, step.started_ms, tags, step.key
+    ).info.run_id
     # before its numbers: MLflow reads all of a run to learn where its files go
-    _send_rollouts(store, run_id, step, params.tracking.traces)
+    _send_rollouts(store, run_id, run, step)
     model_id = link_policy(store, run_id, step, artifacts)
     judged = next(item for item in artifacts if item.path == path_of("data", "evaluation"))
     points = [
@@ -67,19 +65,19 @@ def create(
         else point
         for point in step_metrics(step)
     ]
-    log(store.client, run_id, [*points, *_optimizer_steps(step)], flattened(step.settings))
-    store.client.log_inputs(run_id, [dataset_of(artifact) for artifact in artifacts])
+    log(store.client, run_id, [*points, *_optimizer_steps(run, step)], flattened(step.settings))
+    store.client.log_inputs(run_id, [dataset_of(run, artifact) for artifact in artifacts])
     store.client.set_terminated(run_id, "FINISHED", step.finished_ms)
     return run_id
 
 
-def move(store: Store, run: Run, chain: ChainRun) -> None:
+def move(store: Store, run: MlflowRun, chain: ChainRun) -> None:
     """Shows an iteration's run inside another chain's."""
     for name, value in ((PARENT, chain.run_id), (NAME, chain.name)):
         store.client.set_tag(run.info.run_id, name, value)
 
 
-def remove(store: Store, run: Run) -> None:
+def remove(store: Store, run: MlflowRun) -> None:
     """Removes a run with its traces and its model, so that it can be sent anew."""
     traces = store.client.search_traces(
         locations=[store.experiment_id], run_id=run.info.run_id, include_spans=False
@@ -92,8 +90,8 @@ def remove(store: Store, run: Run) -> None:
     store.client.delete_run(run.info.run_id)
 
 
-def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
-    git: Mapping[str, Any] = step.environment.get("git") or {}
+def _tags(step: FinishedIteration, artifacts: list[Artifact]) -> dict[str, str]:
+    ran_in, git = step.environment, step.environment.git
     contents = {artifact.path: artifact.content for artifact in artifacts}
     tags = {
         "recipe": step.recipe,
@@ -101,27 +99,26 @@ def _tags(step: Step, artifacts: list[Artifact]) -> dict[str, str]:
         "previous": step.previous,
         "policy_digest.in": contents[path_of("policies", step.previous)],
         "policy_digest.out": contents[path_of("policies", step.key)],
-        "commit": git.get("commit", ""),
-        "dirty": str(git.get("dirty", "")).lower(),
-        "patch_sha256": git.get("patch_sha256", ""),
+        "commit": git.commit,
+        "dirty": str(git.dirty).lower(),
+        "patch_sha256": git.patch_sha256,
         "dvc.experiment": os.environ.get("DVC_EXP_NAME", ""),
-        "host": step.environment.get("host", ""),
+        "host": ran_in.host,
         "mlflow.source.name": "rollbook",
-        "mlflow.source.git.commit": git.get("commit", ""),
+        "mlflow.source.git.commit": git.commit,
         NOTE: step_text(step),
     }
-    tags |= {f"md5.{item.path.parent.name}": item.md5 for item in artifacts if item.made}
-    packages: Mapping[str, str] = step.environment.get("packages") or {}
-    tags |= {f"version.{name}": version for name, version in packages.items()}
+    tags |= {f"md5.{item.kind}": item.md5 for item in artifacts if item.made}
+    tags |= {f"version.{name}": version for name, version in ran_in.packages.items()}
     return {name: value for name, value in tags.items() if value}
 
 
-def _optimizer_steps(step: Step) -> list[Metric]:
+def _optimizer_steps(run: Run, step: FinishedIteration) -> list[Metric]:
     """The update from within: its curves go by optimizer step."""
-    path = path_of("optimizer_steps", step.key)
-    if not path.exists():
+    stored = run.find_table("optimizer_steps", step.key)
+    if stored is None:
         return []
-    table = read_columns(path, "optimizer_steps")
+    table = stored.all()
     places = table.column("optimizer_step").to_pylist()
     return [
         Metric(f"optimizer_steps/{name}", float(value), step.finished_ms, place)
@@ -132,13 +129,14 @@ def _optimizer_steps(step: Step) -> list[Metric]:
     ]
 
 
-def _send_rollouts(store: Store, run_id: str, step: Step, traces: int) -> None:
+def _send_rollouts(store: Store, run_id: str, run: Run, step: FinishedIteration) -> None:
     """All rollouts as a Parquet file, the groups as one that MLflow shows, and some rollouts as traces."""
-    if not is_on_disk(step.key):
+    if not is_on_disk(run, step.key):
         return
-    rollouts = readable(step.key)
+    rollouts = readable(run, step.key)
     with tempfile.TemporaryDirectory() as folder:
         rollouts.drop("messages").write_parquet(Path(folder) / f"{step.key}.parquet")
         groups(rollouts).write_csv(Path(folder) / f"{step.key}.csv")
         store.client.log_artifacts(run_id, folder, "groups")
-    send_traces(store, run_id, sample(rollouts, traces), step.finished_ms)
+    rows = sample(rollouts, run.params.tracking.traces)
+    send_traces(store, run_id, rows, step.finished_ms)

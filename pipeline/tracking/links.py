@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, LoggedModelStatus
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
-from pipeline.artifacts import path_of
-from pipeline.config import Params
+from pipeline.artifacts import is_table, path_of
 from pipeline.plan import load_stage
 from pipeline.plan_file import ITERATION_STAGES
+from pipeline.run.run import Run
+from pipeline.tracking.chains import FinishedIteration
 from pipeline.tracking.descriptions import NOTE, policy_text
-from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store
 
 
@@ -36,33 +34,39 @@ class Artifact:
     made: bool
 
     @property
+    def kind(self) -> str:
+        """Such as `rollouts`."""
+        return self.path.parent.name
+
+    @property
     def name(self) -> str:
         """Such as `rollouts/i0003`."""
-        return f"{self.path.parent.name}/{self.path.stem}"
+        return f"{self.kind}/{self.path.stem}"
 
 
-def artifacts_of(step: Step, params: Params, md5s: Mapping[str, str]) -> list[Artifact]:
+def artifacts_of(run: Run, step: FinishedIteration) -> list[Artifact]:
     """All tables and folders that the iteration's stages read, then those that they made, by name."""
     contents: dict[Path, tuple[str, bool]] = {}
     for name in ITERATION_STAGES:
         declared, info = load_stage(name), step.infos[name]
         for item in declared.inputs:
-            if not item.was_read(info["inputs"]):
-                continue
-            path = item.path(step.key, params)
-            contents.setdefault(path, (info["inputs"][item.label], False))
+            if item.was_read(info.inputs):
+                path = item.path(step.key, run.params)
+                contents.setdefault(path, (info.inputs[item.label], False))
         for made in declared.outputs:
-            if made.label in info["outputs"]:
-                contents[made.path(step.key)] = (info["outputs"][made.label], True)
+            if made.label in info.outputs:
+                contents[made.path(step.key)] = (info.outputs[made.label], True)
     return [
-        Artifact(path, content, md5s.get(path.as_posix(), f"content:{content[:24]}"), made)
+        Artifact(path, content, run.md5s.get(path.as_posix(), f"content:{content[:24]}"), made)
         for path, (content, made) in sorted(
             contents.items(), key=lambda item: (item[1][1], item[0])
         )
     ]
 
 
-def link_policy(store: Store, run_id: str, step: Step, artifacts: list[Artifact]) -> str:
+def link_policy(
+    store: Store, run_id: str, step: FinishedIteration, artifacts: list[Artifact]
+) -> str:
     """The policy as a model that stays where it is: path and hashes, no bytes."""
     policy = path_of("policies", step.key)
     artifact = next(item for item in artifacts if item.path == policy)
@@ -85,15 +89,15 @@ def link_policy(store: Store, run_id: str, step: Step, artifacts: list[Artifact]
     return model.model_id
 
 
-def dataset_of(artifact: Artifact) -> DatasetInput:
+def dataset_of(run: Run, artifact: Artifact) -> DatasetInput:
     """What `mlflow.data.MetaDataset` becomes in the store; MLflow offers no import of its local source class."""
-    rows = pq.read_metadata(artifact.path).num_rows if artifact.path.is_file() else None
+    table = run.find_table(artifact.kind, artifact.path.stem) if is_table(artifact.kind) else None
     dataset = Dataset(
         name=artifact.name,
         digest=artifact.md5,
         source_type="local",
         source=json.dumps({"uri": artifact.path.as_posix()}),
-        profile=json.dumps({"num_rows": rows}) if rows is not None else None,
+        profile=json.dumps({"num_rows": table.rows}) if table else None,
     )
     context = InputTag("mlflow.data.context", "made" if artifact.made else "read")
     return DatasetInput(dataset, [context])

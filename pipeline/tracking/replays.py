@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from pipeline.config import Params
 from pipeline.ids import BASE_KEY
 from pipeline.lean_imports import without
 from pipeline.replay.marks import ReplayMark, kept_marks
-from pipeline.sealed import recorded_md5s
-from pipeline.tracking.chains import Chain, read_chains
-from pipeline.tracking.finished import hash_of
+from pipeline.run.run import Run
+from pipeline.tracking.chains import FinishedChain, hash_of, read_chains
 from pipeline.tracking.store import Store, opened
 
 with without("pandas"):
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Metric
+    from mlflow.entities import Run as MlflowRun
 
     from pipeline.tracking import chain_runs, iteration_runs
     from pipeline.tracking.chain_runs import ChainRun
 
 
-def send_replays(params: Params) -> set[tuple[str, str]]:
+def send_replays(run: Run) -> set[tuple[str, str]]:
     """Shows kept verdicts on the runs that the store has.
 
     Returns:
@@ -33,15 +32,15 @@ def send_replays(params: Params) -> set[tuple[str, str]]:
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    chains = read_chains(params)
-    with opened(params.tracking.experiment) as store:
-        runs = chain_runs.chain_runs(store)
-        shown = [(chain, run) for chain in chains for run in runs if run.contains(chain)]
-        return send(store, shown, recorded_md5s())
+    chains = read_chains(run)
+    with opened(run.params.tracking.experiment) as store:
+        parents = chain_runs.chain_runs(store)
+        shown = [(chain, each) for chain in chains for each in parents if each.contains(chain)]
+        return send(store, shown, run.md5s)
 
 
 def send(
-    store: Store, shown: Sequence[tuple[Chain, ChainRun]], md5s: Mapping[str, str]
+    store: Store, shown: Sequence[tuple[FinishedChain, ChainRun]], md5s: Mapping[str, str]
 ) -> set[tuple[str, str]]:
     """Shows kept verdicts on chains and their iterations, those that are there already aside.
 
@@ -66,8 +65,8 @@ def send(
 
 
 def _runs(
-    store: Store, run: ChainRun, chain: Chain, keys: Mapping[str, object]
-) -> Iterator[tuple[str, Run]]:
+    store: Store, run: ChainRun, chain: FinishedChain, keys: Mapping[str, object]
+) -> Iterator[tuple[str, MlflowRun]]:
     """Runs that show what has these keys."""
     if BASE_KEY in keys:
         yield BASE_KEY, store.client.get_run(run.run_id)
@@ -76,7 +75,7 @@ def _runs(
             yield step.key, found
 
 
-def _mark(store: Store, run: Run, marks: Sequence[ReplayMark]) -> None:
+def _mark(store: Store, run: MlflowRun, marks: Sequence[ReplayMark]) -> None:
     """Sends of these verdicts what the run does not say yet."""
     tags: dict[str, str] = {}
     points: list[Metric] = []

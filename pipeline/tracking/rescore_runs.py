@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.artifacts import read_json, read_metrics
-from pipeline.config import Params
-from pipeline.errors import ArtifactError
-from pipeline.plan import load_stage
 from pipeline.plan_file import RESCORE_STAGE
+from pipeline.run.currency import stored_info
+from pipeline.run.run import Run
 from pipeline.tracking.chain_runs import (
     KIND,
     NAME,
@@ -20,9 +18,8 @@ from pipeline.tracking.chain_runs import (
     log,
     metrics_at,
 )
-from pipeline.tracking.chains import Chain
+from pipeline.tracking.chains import FinishedChain, FinishedIteration, Metrics, hash_of
 from pipeline.tracking.descriptions import NOTE
-from pipeline.tracking.finished import Metrics, Step, finished_ms, hash_of
 from pipeline.tracking.iteration_runs import CONTENT, remove
 from pipeline.tracking.names import flattened, shortened
 from pipeline.tracking.store import Store
@@ -55,35 +52,31 @@ class Answers:
     asked_ms: int
 
 
-def stored_answers(params: Params) -> list[Answers]:
+def stored_answers(run: Run) -> list[Answers]:
     """What the entries of `rescores:` left on disk.
 
     Raises:
         ArtifactError: if a metric is no number.
     """
     found = []
-    for name in params.rescores:
-        stage = load_stage(RESCORE_STAGE).for_rescore(name)
-        infos, numbers = {}, {}
-        for key in params.every_iteration:
-            if not stage.metrics_path(key).exists():
-                continue
-            found_numbers = read_metrics(stage.metrics_path(key))
-            try:
-                infos[key] = read_json(stage.run_info_path(key))
-            except ArtifactError:
-                continue
-            numbers[key] = found_numbers
+    for name in run.params.rescores:
+        every = {key: run.metrics(RESCORE_STAGE, key, name) for key in run.params.every_iteration}
+        infos = {
+            key: info
+            for key, numbers in every.items()
+            if numbers and (info := stored_info(run, RESCORE_STAGE, key, name))
+        }
         if infos:
-            last = max(infos.values(), key=finished_ms)
-            inputs = {key: info["inputs"] for key, info in infos.items()}
+            last = max(infos.values(), key=lambda info: info.finished_ms)
+            numbers = {key: every[key] for key in infos}
+            inputs = {key: info.inputs for key, info in infos.items()}
             found.append(
-                Answers(f"rescores.{name}", last["settings"], numbers, inputs, finished_ms(last))
+                Answers(f"rescores.{name}", last.settings, numbers, inputs, last.finished_ms)
             )
     return found
 
 
-def send(store: Store, run: ChainRun, chain: Chain, answers: Answers) -> bool:
+def send(store: Store, run: ChainRun, chain: FinishedChain, answers: Answers) -> bool:
     """Shows the answers about a chain; those that were shown before under the same name are replaced.
 
     Returns:
@@ -123,16 +116,15 @@ def send(store: Store, run: ChainRun, chain: Chain, answers: Answers) -> bool:
     return True
 
 
-def _is_about(step: Step, answers: Answers) -> bool:
+def _is_about(step: FinishedIteration, answers: Answers) -> bool:
     """Whether the iteration was asked about as it is now."""
     read = answers.inputs.get(step.key)
     return read is not None and all(
-        step.infos[stage]["outputs"][table] == read.get(table)
-        for stage, table in ASKED_ABOUT.items()
+        step.infos[stage].outputs[table] == read.get(table) for stage, table in ASKED_ABOUT.items()
     )
 
 
-def _text(answers: Answers, steps: Sequence[Step]) -> str:
+def _text(answers: Answers, steps: Sequence[FinishedIteration]) -> str:
     """What was asked, and the answers by iteration."""
     lines = [
         f"What **{answers.name}** says about stored rollouts. Curves go by iteration. Where `on_policy` is 0, "

@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 
-from pipeline.artifacts import path_of
 from pipeline.run.run import Run
 
 JOINED = ("prompts", "scores", "advantages")
@@ -17,23 +16,19 @@ QUESTION_LENGTH = 500
 """Characters of a text in the table of groups."""
 
 
-def is_on_disk(key: str) -> bool:
+def is_on_disk(run: Run, key: str) -> bool:
     """Whether all tables of the iteration's rollouts are there; old ones may have been pruned."""
-    return all(path_of(kind, key).exists() for kind in ("rollouts", *JOINED))
+    return all(run.has(kind, key) for kind in ("rollouts", *JOINED))
 
 
-def readable(key: str) -> pl.DataFrame:
+def readable(run: Run, key: str) -> pl.DataFrame:
     """One row per rollout with its prompt, scores and advantage, groups together.
 
     Lists are left out but for `messages`; `length_tokens` and `prompt_length_tokens` say how long they were.
     """
-    frame = (
-        Run()
-        .scan("rollouts", join=JOINED, iterations=[key])
-        .with_columns(
-            length_tokens=pl.col("completion_token_ids").list.len(),
-            prompt_length_tokens=pl.col("prompt_token_ids").list.len(),
-        )
+    frame = run.scan("rollouts", join=JOINED, iterations=[key]).with_columns(
+        length_tokens=pl.col("completion_token_ids").list.len(),
+        prompt_length_tokens=pl.col("prompt_token_ids").list.len(),
     )
     return frame.select("messages", ~cs.by_dtype(pl.List, pl.Struct)).collect()
 

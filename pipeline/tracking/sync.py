@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.artifacts import path_of
-from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.ids import BASE_KEY
 from pipeline.lean_imports import without
-from pipeline.sealed import recorded_md5s
-from pipeline.tracking.chains import Chain, read_chains
+from pipeline.run.run import Run
+from pipeline.tracking.chains import FinishedChain, FinishedIteration, read_chains
 from pipeline.tracking.descriptions import shown_steps
-from pipeline.tracking.finished import Step
 from pipeline.tracking.store import Store, experiment_kept, is_default, opened, set_aside
 
 with without("pandas"):  # mlflow does without it, and is imported half a second sooner
@@ -25,13 +22,11 @@ NOTHING_TO_SEND = "no iteration that is finished and current is on disk: nothing
 GET = "`rollbook pull` brings what was made, `rollbook status` says what is stale"
 
 
-def bring_up_to_date(
-    params: Params, answers: Sequence[Answers] = (), durable: bool = True
-) -> list[str]:
+def bring_up_to_date(run: Run, answers: Sequence[Answers] = (), durable: bool = True) -> list[str]:
     """Sends every finished iteration and stored re-score that the store lacks, and what was asked just now.
 
     Args:
-        params: of the project.
+        run: to show, read anew since any step of it has run.
         answers: re-scores that are not stored.
         durable: whether what is sent shall outlive a power cut at once; see `store.opened`.
 
@@ -41,17 +36,17 @@ def bring_up_to_date(
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    chains = read_chains(params)
+    chains = read_chains(run)
     if not chains:
         return []
-    with opened(params.tracking.experiment, durable) as store:
-        sender = _Sender(store, params, recorded_md5s())
+    with opened(run.params.tracking.experiment, durable) as store:
+        sender = _Sender(store, run)
         views.save(store.client, store.experiment_id, chains)
         with experiment_kept(store):
-            return sender.send(chains, [*rescore_runs.stored_answers(params), *answers])
+            return sender.send(chains, [*rescore_runs.stored_answers(run), *answers])
 
 
-def first_page(params: Params) -> str:
+def first_page(run: Run) -> str:
     """What to open below the address of the server: the runs with their evaluation; empty while nothing is there.
 
     The store is opened in any case: a server cannot show one that does not open.
@@ -59,12 +54,13 @@ def first_page(params: Params) -> str:
     Raises:
         TrackingError: if the store is away, busy or refuses.
     """
-    evaluated = any(path_of("run_info/evaluate_policy", BASE_KEY).parent.glob("*.json"))
-    with opened(params.tracking.experiment) as store:
+    keys = (BASE_KEY, *run.params.every_iteration)
+    evaluated = any(run.has_metrics("evaluate_policy", key) for key in keys)
+    with opened(run.params.tracking.experiment) as store:
         return views.link(store.experiment_id, views.RUNS) if evaluated else ""
 
 
-def start_anew(params: Params) -> Path | None:
+def start_anew(run: Run) -> Path | None:
     """Takes all runs of this project out of the store; `bring_up_to_date` then sends them again from disk.
 
     Only if there is something to send: otherwise the store would be empty afterwards.
@@ -77,14 +73,14 @@ def start_anew(params: Params) -> Path | None:
         ArtifactError: if no finished iteration is on disk; the store is as it was.
         TrackingError: if the store is away, busy or refuses.
     """
-    if not read_chains(params):
+    if not read_chains(run):
         raise ArtifactError(NOTHING_TO_SEND, GET)
     if is_default():
         return set_aside()
-    with opened(params.tracking.experiment) as store:
-        for run in list(chain_runs.all_runs(store)):
-            if chain_runs.KIND in run.data.tags:
-                iteration_runs.remove(store, run)
+    with opened(run.params.tracking.experiment) as store:
+        for each in list(chain_runs.all_runs(store)):
+            if chain_runs.KIND in each.data.tags:
+                iteration_runs.remove(store, each)
     return None
 
 
@@ -95,15 +91,14 @@ class _Sender:
     carries all its steps, and the old one is marked. Iterations that both share are shown under the new one.
     """
 
-    def __init__(self, store: Store, params: Params, md5s: Mapping[str, str]) -> None:
+    def __init__(self, store: Store, run: Run) -> None:
         self.store = store
-        self.params = params
-        self.md5s = md5s
+        self.run = run
         self.runs = chain_runs.chain_runs(store)
         self.sent: list[str] = []
         self._run_ids: dict[str, str] = {}
 
-    def send(self, chains: Sequence[Chain], answers: Sequence[Answers]) -> list[str]:
+    def send(self, chains: Sequence[FinishedChain], answers: Sequence[Answers]) -> list[str]:
         shown = []
         for chain in chains:
             run = self._run_of(chain)
@@ -123,10 +118,10 @@ class _Sender:
             lacking = [rescore_runs.send(self.store, run, chain, asked) for chain, run in shown]
             if any(lacking):
                 self.sent.append(asked.name)
-        replays.send(self.store, shown, self.md5s)
+        replays.send(self.store, shown, self.run.md5s)
         return self.sent
 
-    def _iteration_runs(self, run: ChainRun, chain: Chain) -> dict[str, str]:
+    def _iteration_runs(self, run: ChainRun, chain: FinishedChain) -> dict[str, str]:
         """Ids of the iterations' runs that the description links to; looked up only if it is to change."""
         if not run.lacks(chain):
             return {}
@@ -136,7 +131,7 @@ class _Sender:
                 found[step.key] = known.info.run_id
         return {key: run_id for key, run_id in found.items() if run_id}
 
-    def _run_of(self, chain: Chain) -> ChainRun:
+    def _run_of(self, chain: FinishedChain) -> ChainRun:
         """The parent run that shows the chain or that it goes on from, else a new one."""
         holding = [run for run in self.runs if run.contains(chain)]
         if holding:
@@ -148,21 +143,21 @@ class _Sender:
         self.runs.append(run)
         return run
 
-    def _mark_superseded(self, chain: Chain, run: ChainRun, current: Sequence[ChainRun]) -> None:
+    def _mark_superseded(
+        self, chain: FinishedChain, run: ChainRun, current: Sequence[ChainRun]
+    ) -> None:
         for other in self.runs:
             mine = other.line == self.store.line and not other.superseded
             if mine and other not in current and other.contradicts(chain):
                 chain_runs.supersede(self.store, other, run)
 
-    def _send_step(self, step: Step, run: ChainRun) -> None:
+    def _send_step(self, step: FinishedIteration, run: ChainRun) -> None:
         found = iteration_runs.find(self.store, step)
         if found is not None and found.info.status != "FINISHED":
             iteration_runs.remove(self.store, found)
             found = None
         if found is None:
-            self._run_ids[step.content] = iteration_runs.create(
-                self.store, step, run, self.params, self.md5s
-            )
+            self._run_ids[step.content] = iteration_runs.create(self.store, self.run, step, run)
             self.sent.append(step.key)
         elif not self._is_shown(found.data.tags[chain_runs.PARENT]):
             iteration_runs.move(self.store, found, run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.report import EVALUATION
 from pipeline.run.curves import TRAINING
-from pipeline.tracking.chains import Chain
+from pipeline.tracking.chains import FinishedChain
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -117,7 +117,7 @@ def run_link(experiment_id: str, run_id: str) -> str:
     return f"#/experiments/{experiment_id}/runs/{run_id}?{TRAINING_MENU}"
 
 
-def save(client: MlflowClient, experiment_id: str, chains: Sequence[Chain]) -> None:
+def save(client: MlflowClient, experiment_id: str, chains: Sequence[FinishedChain]) -> None:
     """Writes the views into an experiment. One that a user has saved over stays as he left it."""
     shown = _Shown.of(chains)
     tags = client.get_experiment(experiment_id).tags
@@ -145,7 +145,7 @@ class _Shown:
     parts: Sequence[str]
 
     @classmethod
-    def of(cls, chains: Sequence[Chain]) -> _Shown:
+    def of(cls, chains: Sequence[FinishedChain]) -> _Shown:
         steps = [step for chain in chains for step in chain.steps]
         names = dict.fromkeys(name for step in steps for name in step.metrics)
         bounds = ("_low", "_high")
@@ -161,7 +161,7 @@ class _Shown:
             for name in ITERATION_METRICS
             if any(step.metrics.get(name) is not None for step in steps)
         ]
-        asked = [step.infos["compute_advantages"]["settings"]["rewards"] for step in steps]
+        asked = [step.infos["compute_advantages"].settings["rewards"] for step in steps]
         columns = dict.fromkeys(str(reward["column"]) for rewards in asked for reward in rewards)
         alone = all(len(rewards) == 1 and rewards[0].get("weight") == 1 for rewards in asked)
         shown, parts = ((), tuple(columns)) if alone else (tuple(columns), ())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from pipeline.run.run import Run
 from tests.browser.mlflow_server import calm_page, serving
 from tests.unit.tracking.project import Project
 
@@ -125,7 +126,7 @@ def _tracked(folder: Path) -> tuple[dict[str, str], str]:
         {"i0003": {table: infos[stage]["outputs"][table] for stage, table in ASKED_ABOUT.items()}},
         ASKED_MS,
     )
-    bring_up_to_date(project.params, [asked])
+    bring_up_to_date(Run(), [asked])
     client = MlflowClient(tracking_uri())
     experiment = client.get_experiment_by_name("rollbook")
     assert experiment is not None

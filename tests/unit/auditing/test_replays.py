@@ -9,9 +9,9 @@ import pytest
 from pipeline.artifacts import path_of, read_json
 from pipeline.dvc_cache import cached_path, members
 from pipeline.dvc_lock import Entry, read_entries
-from pipeline.params import read_params
 from pipeline.replay.judging import Judge
 from pipeline.replay.stored import StoredArtifacts
+from pipeline.run.run import Run
 from pipeline.tracking.sync import bring_up_to_date
 from tests.unit.replay.finished_steps import replay
 from tests.unit.test_params import ROOT
@@ -30,10 +30,9 @@ def _entry(address: str) -> Entry:
 def test_mlflow_shows_what_came_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    params = read_params()
     before = replay(STEP)
     assert before.exit_code == 0 and "MLflow" not in before.output
-    bring_up_to_date(params)
+    bring_up_to_date(Run())
     result = replay(STEP)
     assert result.exit_code == 0, result.output
     assert "shown in MLflow: 1 of 1" in result.output

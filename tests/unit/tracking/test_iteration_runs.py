@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from pipeline.artifacts import FOLDERS, path_of, read_facts
+from pipeline.run.run import Run
 from pipeline.tracking.sync import bring_up_to_date
 from pipeline.tracking.views import run_link
 from tests.unit.tracking.conftest import Shown
@@ -23,7 +24,7 @@ stages:
 @pytest.fixture
 def shown(finished: Project) -> Shown:
     Path("dvc.lock").write_text(LOCK)
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     return Shown()
 
 
@@ -155,7 +156,7 @@ def test_a_mean_without_an_interval_has_no_brackets(project: Path) -> None:
     single.finish("i0001")
     scores = {"eval/heldout/mean_at_4": 0.5, "eval/heldout/greedy": 1.0}
     single.run("evaluate_policy", "i0001", scores)
-    bring_up_to_date(single.params)
+    bring_up_to_date(Run())
     shown = Shown()
     note = shown.chains[0].data.tags["mlflow.note.content"]
     assert note.startswith("**heldout 0.300 → 0.500**, i0001 to i0001")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.replay.marks import FILE, ReplayMark, keep, kept_marks
+from pipeline.run.run import Run
 from pipeline.tracking.replays import send_replays
 from pipeline.tracking.sync import bring_up_to_date, start_anew
 from tests.unit.tracking.conftest import Shown
@@ -42,9 +43,9 @@ def _mark(key: str, verdict: str, at: int = 1) -> ReplayMark:
 
 
 def test_an_iteration_has_its_verdict_and_the_chain_that_of_the_base(locked: Project) -> None:
-    bring_up_to_date(locked.params)
+    bring_up_to_date(Run())
     keep([_mark("i0000", "identical"), _mark("i0002", "different"), _mark("i0009", "identical")])
-    assert send_replays(locked.params) == {("i0000", "update_policy"), ("i0002", "update_policy")}
+    assert send_replays(Run()) == {("i0000", "update_policy"), ("i0002", "update_policy")}
     shown = Shown()
     [second] = shown.iterations["i0002"]
     assert second.data.tags["replay.update_policy.verdict"] == "different"
@@ -56,7 +57,7 @@ def test_an_iteration_has_its_verdict_and_the_chain_that_of_the_base(locked: Pro
     assert not [name for name in first.data.tags if name.startswith("replay")]
 
     keep([_mark("i0002", "identical", at=2)])
-    send_replays(locked.params)
+    send_replays(Run())
     [second] = Shown().iterations["i0002"]
     assert second.data.tags["replay.update_policy.verdict"] == "identical"
     assert second.data.metrics["replay/update_policy/differing_outputs"] == 0
@@ -71,15 +72,15 @@ def test_verdicts_of_replays_at_once_are_all_kept(project: Path) -> None:
 
 def test_what_the_store_does_not_have_is_no_failure(locked: Project) -> None:
     keep([_mark("i0001", "identical")])
-    assert send_replays(locked.params) == set()
+    assert send_replays(Run()) == set()
 
 
 def test_a_store_made_anew_shows_the_verdicts_again(locked: Project) -> None:
-    bring_up_to_date(locked.params)
+    bring_up_to_date(Run())
     keep([_mark("i0000", "identical"), _mark("i0002", "different", at=7)])
-    send_replays(locked.params)
-    start_anew(locked.params)
-    bring_up_to_date(locked.params)
+    send_replays(Run())
+    start_anew(Run())
+    bring_up_to_date(Run())
     shown = Shown()
     [second] = shown.iterations["i0002"]
     assert second.data.tags["replay.update_policy.verdict"] == "different"
@@ -93,7 +94,7 @@ def test_a_store_made_anew_shows_the_verdicts_again(locked: Project) -> None:
 def test_a_verdict_on_what_was_replaced_since_is_not_sent(locked: Project) -> None:
     keep([_mark("i0001", "identical"), _mark("i0002", "identical")])
     _lock(md5="3" * 32)
-    bring_up_to_date(locked.params)
+    bring_up_to_date(Run())
     shown = Shown()
     assert "replay.update_policy.verdict" in shown.iterations["i0001"][0].data.tags
     assert "replay.update_policy.verdict" not in shown.iterations["i0002"][0].data.tags

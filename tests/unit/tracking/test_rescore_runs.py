@@ -8,9 +8,9 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import read_facts, write_json
 from pipeline.errors import ArtifactError
-from pipeline.params import read_params
 from pipeline.plan import load_stage
 from pipeline.plan_file import RESCORE_STAGE
+from pipeline.run.run import Run
 from pipeline.tracking.rescore_runs import Answers, stored_answers
 from pipeline.tracking.sync import bring_up_to_date, start_anew
 from tests.unit.tracking.conftest import Shown
@@ -52,8 +52,8 @@ def _read(project: Project, key: str) -> dict[str, str]:
 
 def test_stored_re_scores_are_shown_once_inside_the_chain(finished: Project) -> None:
     _rescore(finished, "i0001", "i0002")
-    assert bring_up_to_date(finished.params)[-1] == "rescores.strict"
-    assert bring_up_to_date(finished.params) == []
+    assert bring_up_to_date(Run())[-1] == "rescores.strict"
+    assert bring_up_to_date(Run()) == []
     shown = Shown()
     [run] = shown.of_kind("rescore")
     assert run.data.tags["mlflow.parentRunId"] == shown.chains[0].info.run_id
@@ -67,9 +67,9 @@ def test_stored_re_scores_are_shown_once_inside_the_chain(finished: Project) -> 
 
 def test_new_answers_take_the_place_of_the_old(finished: Project) -> None:
     _rescore(finished, "i0001")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     _rescore(finished, "i0001", "i0002", reward=0.75)
-    assert bring_up_to_date(finished.params) == ["rescores.strict"]
+    assert bring_up_to_date(Run()) == ["rescores.strict"]
     [run] = Shown().of_kind("rescore")
     assert Shown().curve(run, "reward") == {1: 0.75, 2: 0.75}
 
@@ -79,14 +79,14 @@ def test_an_answer_that_is_no_number_is_named(finished: Project) -> None:
     file = load_stage(RESCORE_STAGE).for_rescore("strict").metrics_path("i0001")
     file.write_text(json.dumps({**NUMBERS, "reward": "half"}))
     with pytest.raises(ArtifactError, match=r"strict/i0001\.json: .*reward: 'half', expected"):
-        stored_answers(read_params())
+        stored_answers(Run())
 
 
 def test_an_iteration_that_changed_since_is_not_shown(finished: Project) -> None:
     _rescore(finished, "i0001", "i0002")
     finished.change("generate_rollouts", "i0002")
     finished.finish("i0002")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     [run] = Shown().of_kind("rescore")
     assert Shown().curve(run, "reward") == {1: 0.25}
 
@@ -97,20 +97,20 @@ def test_a_store_made_anew_holds_what_is_stored(
     _rescore(finished, "i0001")
     uri = f"sqlite:///{Path('elsewhere.db').resolve()}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    bring_up_to_date(finished.params)
-    start_anew(finished.params)
+    bring_up_to_date(Run())
+    start_anew(Run())
     assert Shown(uri=uri).runs == []
-    assert "rescores.strict" in bring_up_to_date(finished.params)
+    assert "rescores.strict" in bring_up_to_date(Run())
 
 
 def test_what_was_asked_just_now_is_a_run_of_its_own(finished: Project) -> None:
     _rescore(finished, "i0001")
     read = {"i0002": _read(finished, "i0002")}
     asked = Answers("own.py:f:0.5", {"rewards": ["f"]}, {"i0002": NUMBERS}, read, 1767312000_000)
-    assert bring_up_to_date(finished.params, [asked])[-2:] == ["rescores.strict", "own.py:f:0.5"]
+    assert bring_up_to_date(Run(), [asked])[-2:] == ["rescores.strict", "own.py:f:0.5"]
     names = [run.info.run_name for run in Shown().of_kind("rescore")]
     assert sorted(names) == ["re-scored: own.py:f:0.5", "re-scored: rescores.strict"]
 
 
 def test_nothing_is_stored_without_an_entry(finished: Project) -> None:
-    assert stored_answers(finished.params) == []
+    assert stored_answers(Run()) == []

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts import path_of
 from pipeline.errors import ArtifactError, TrackingError
+from pipeline.run.run import Run
 from pipeline.tracking.store import FOLDER, REPLACED
 from pipeline.tracking.sync import bring_up_to_date, start_anew
 from tests.unit.tracking.conftest import Shown
@@ -26,7 +27,7 @@ RUN_ID = re.compile(r"(?<=/runs/)[0-9a-f]{32}")
 
 
 def test_a_run_per_chain_and_one_per_iteration(finished: Project) -> None:
-    assert bring_up_to_date(finished.params) == ["i0001", "i0002", "i0003"]
+    assert bring_up_to_date(Run()) == ["i0001", "i0002", "i0003"]
     shown = Shown()
     [chain] = shown.chains
     assert list(shown.iterations) == ["i0001", "i0002", "i0003"]
@@ -38,7 +39,7 @@ def test_a_run_per_chain_and_one_per_iteration(finished: Project) -> None:
 
 
 def test_times_are_those_of_the_artifacts(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shown = Shown()
     # iteration 2: the first stage ended at 00:02:02 after a second, the last at 00:02:08
     start = 1767225600_000 + 2 * 60_000
@@ -49,9 +50,9 @@ def test_times_are_those_of_the_artifacts(finished: Project) -> None:
 
 
 def test_sending_twice_changes_nothing(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     before = {run.info.run_id: run.to_dictionary() for run in Shown().runs}
-    assert bring_up_to_date(finished.params) == []
+    assert bring_up_to_date(Run()) == []
     shown = Shown()
     assert {run.info.run_id: run.to_dictionary() for run in shown.runs} == before
     assert len(shown.curve(shown.chains[0], MEAN)) == 4
@@ -59,21 +60,21 @@ def test_sending_twice_changes_nothing(finished: Project) -> None:
 
 def test_iterations_that_were_missed_are_sent_later() -> None:
     project = Project(3).finish("i0001")
-    assert bring_up_to_date(project.params) == ["i0001"]
+    assert bring_up_to_date(Run()) == ["i0001"]
     project.finish("i0002", "i0003")
-    assert bring_up_to_date(project.params) == ["i0002", "i0003"]
+    assert bring_up_to_date(Run()) == ["i0002", "i0003"]
     shown = Shown()
     assert len(shown.chains) == 1
     assert shown.curve(shown.chains[0], MEAN) == pytest.approx({0: 0.3, 1: 0.4, 2: 0.5, 3: 0.6})
 
 
 def test_a_changed_iteration_forks_the_chain(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     [old] = Shown().chains
     finished.change("generate_rollouts", "i0002")
-    assert bring_up_to_date(finished.params) == []  # nothing new is finished
+    assert bring_up_to_date(Run()) == []  # nothing new is finished
     finished.finish("i0002")
-    assert bring_up_to_date(finished.params) == ["i0002"]
+    assert bring_up_to_date(Run()) == ["i0002"]
 
     shown = Shown()
     [new] = [run for run in shown.chains if run.info.run_id != old.info.run_id]
@@ -92,19 +93,19 @@ def test_a_changed_iteration_forks_the_chain(finished: Project) -> None:
     assert sorted(parent.values()) == sorted([new.info.run_id] * 2 + [old.info.run_id] * 2)
 
     finished.finish("i0003")
-    assert bring_up_to_date(finished.params) == ["i0003"]
+    assert bring_up_to_date(Run()) == ["i0003"]
     assert len(Shown().chains) == 2
 
 
 def test_undoing_a_change_brings_the_old_chain_back(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     [old] = Shown().chains
     finished.change("generate_rollouts", "i0002")
     finished.finish("i0002", "i0003")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     finished.change("generate_rollouts", "i0002", "")
     finished.finish("i0002", "i0003")
-    assert bring_up_to_date(finished.params) == []
+    assert bring_up_to_date(Run()) == []
     shown = Shown()
     superseded = {run.info.run_id: "rollbook.superseded" in run.data.tags for run in shown.chains}
     assert superseded.pop(old.info.run_id) is False
@@ -115,10 +116,10 @@ def test_undoing_a_change_brings_the_old_chain_back(finished: Project) -> None:
 
 def test_a_change_that_dies_out_shares_what_follows(finished: Project) -> None:
     """Other scores, the same advantages: i0003 is still what it was, under a chain whose i0002 is another."""
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     finished.change("score_rollouts", "i0002")
     finished.finish("i0002")
-    assert bring_up_to_date(finished.params) == ["i0002"]
+    assert bring_up_to_date(Run()) == ["i0002"]
     shown = Shown()
     assert [len(runs) for runs in shown.iterations.values()] == [1, 2, 1]
     new = next(run for run in shown.chains if "rollbook.superseded" not in run.data.tags)
@@ -128,34 +129,34 @@ def test_a_change_that_dies_out_shares_what_follows(finished: Project) -> None:
 
 def test_another_evaluation_forks_too(finished: Project) -> None:
     """The policies are the same, the numbers on the curves are not."""
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     finished.change("evaluate_policy", "i0001", "stricter")
     finished.change("evaluate_policy", "i0002", "stricter")
     finished.change("evaluate_policy", "i0003", "stricter")
     finished.run("evaluate_policy", "i0001", {MEAN: 0.2})
-    assert bring_up_to_date(finished.params) == ["i0001"]
+    assert bring_up_to_date(Run()) == ["i0001"]
     shown = Shown()
     new = next(run for run in shown.chains if "rollbook.superseded" not in run.data.tags)
     assert shown.curve(new, MEAN) == {0: pytest.approx(0.3), 1: 0.2}
 
 
 def test_another_seed_is_another_run_and_supersedes_nothing(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     finished.configure({"i0001": "i0000", "i0002": "i0001", "i0003": "i0002"}, seed=1)
     finished.change("generate_rollouts", "i0001", "seed 1")
     finished.finish("i0001", "i0002", "i0003")
-    assert len(bring_up_to_date(finished.params)) == 3
+    assert len(bring_up_to_date(Run())) == 3
     chains = Shown().chains
     assert [run.data.tags["seed"] for run in chains] == ["0", "1"]
     assert not any("rollbook.superseded" in run.data.tags for run in chains)
 
 
 def test_a_branch_has_its_own_curves_and_shares_its_beginning(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     keys = {"i0001": "i0000", "i0002": "i0001", "i0003": "i0002", "strict0002": "i0001"}
     finished.configure(keys)
     finished.finish("strict0002")
-    assert bring_up_to_date(finished.params) == ["strict0002"]
+    assert bring_up_to_date(Run()) == ["strict0002"]
     shown = Shown()
     assert [len(runs) for runs in shown.iterations.values()] == [1, 1, 1, 1]
     main, branch = sorted(shown.chains, key=lambda run: "strict" in run.info.run_name)
@@ -169,7 +170,7 @@ def test_branches_sent_together_are_runs_of_their_own(finished: Project) -> None
     keys = {"i0001": "i0000", "i0002": "i0001", "i0003": "i0002", "strict0002": "i0001"}
     finished.configure({**keys, "later0003": "i0002"})
     finished.finish("strict0002")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shown = Shown()
     # nothing of later0003 is finished: what it goes on from is shown under the first
     main, branch = sorted(shown.chains, key=lambda run: "strict" in run.info.run_name)
@@ -179,7 +180,7 @@ def test_branches_sent_together_are_runs_of_their_own(finished: Project) -> None
 
 def test_parameters_of_a_chain_say_from_which_iteration_on_they_hold(finished: Project) -> None:
     before = {"i0001": "i0000", "i0002": "i0001", "i0003": "i0002"}
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     yaml = YAML()
     content = yaml.load(Path("params.yaml").read_text())
     recipes, iterations = content["recipes"], content["iterations"]
@@ -190,7 +191,7 @@ def test_parameters_of_a_chain_say_from_which_iteration_on_they_hold(finished: P
         iterations[key] = {"previous": previous, "recipe": "small", "reference": "i0000"}
     finished.configure(before, recipes=recipes, iterations=iterations)
     finished.finish("i0004", "i0005")
-    assert bring_up_to_date(finished.params) == ["i0004", "i0005"]
+    assert bring_up_to_date(Run()) == ["i0004", "i0005"]
     shown = Shown()
     [chain] = shown.chains
     assert chain.data.tags["recipe"] == "grpo (1–3), small (4–5)"
@@ -214,10 +215,10 @@ def test_parameters_of_a_chain_say_from_which_iteration_on_they_hold(finished: P
 
 
 def test_a_superseded_run_says_so_in_its_name(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     finished.change("generate_rollouts", "i0002")
     finished.finish("i0002")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     assert sorted(run.info.run_name for run in Shown().chains) == [
         "grpo, seed 0",
         "grpo, seed 0 (superseded)",
@@ -227,7 +228,7 @@ def test_a_superseded_run_says_so_in_its_name(finished: Project) -> None:
     assert sorted(names) == ["grpo, seed 0"] * 2 + ["grpo, seed 0 (superseded)"] * 2
     finished.change("generate_rollouts", "i0002", "")
     finished.finish("i0002", "i0003")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     [named, other] = sorted(Shown().chains, key=lambda run: run.info.run_name)
     assert (named.info.run_name, other.info.run_name) == (
         "grpo, seed 0",
@@ -237,7 +238,7 @@ def test_a_superseded_run_says_so_in_its_name(finished: Project) -> None:
 
 
 def test_a_run_cut_short_is_sent_again(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shown = Shown()
     [cut] = shown.iterations["i0003"]
     [chain] = shown.chains
@@ -245,7 +246,7 @@ def test_a_run_cut_short_is_sent_again(finished: Project) -> None:
     shown.client.update_run(cut.info.run_id, status="RUNNING")
     tags = chain.data.tags["rollbook.chain.0"].rsplit(" ", 1)[0]
     shown.client.set_tag(chain.info.run_id, "rollbook.chain.0", tags)
-    assert bring_up_to_date(finished.params) == ["i0003"]
+    assert bring_up_to_date(Run()) == ["i0003"]
     shown = Shown()
     [again] = shown.iterations["i0003"]
     assert again.info.run_id != cut.info.run_id
@@ -256,7 +257,7 @@ def test_a_run_cut_short_is_sent_again(finished: Project) -> None:
 
 
 def test_numbers_that_are_not_finite_are_counted_and_not_sent(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shown = Shown()
     run = shown.iterations["i0001"][0]
     assert "kl" not in run.data.metrics
@@ -269,7 +270,7 @@ def test_a_metric_that_is_no_number_is_named(finished: Project, value: object) -
     file = path_of("metrics/update_policy", "i0002")
     file.write_text(json.dumps({**json.loads(file.read_text()), "loss": value}))
     with pytest.raises(ArtifactError) as caught:
-        bring_up_to_date(finished.params)
+        bring_up_to_date(Run())
     assert f"{file}: " in str(caught.value) and f"loss: {value!r}, expected a number" in str(
         caught.value
     )
@@ -279,19 +280,19 @@ def test_the_base_policy_joins_the_curves_when_it_is_evaluated(finished: Project
     evaluation = path_of("metrics/evaluate_policy", "i0000")
     kept = evaluation.read_text()
     evaluation.unlink()
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     assert 0 not in Shown().curve(Shown().chains[0], MEAN)
     evaluation.write_text(kept)
-    assert bring_up_to_date(finished.params) == []
+    assert bring_up_to_date(Run()) == []
     assert Shown().curve(Shown().chains[0], MEAN)[0] == pytest.approx(0.3)
     # evaluated again, on other terms, while no iteration is: step 0 keeps its one point
     finished.run("evaluate_policy", "i0000", {MEAN: 0.1})
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     assert Shown().curve(Shown().chains[0], MEAN)[0] == pytest.approx(0.3)
 
 
 def test_rebuilding_gives_the_same_runs(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     before = _pages(Shown())
     said = _python("-m", "pipeline.cli.main", "track", "--rebuild")
     assert "sent i0001, i0002, i0003" in said
@@ -306,10 +307,10 @@ def test_no_store_that_was_replaced_is_lost(finished: Project) -> None:
     """As after rebuilds that were killed: before there was a new store, and when it was half made."""
     store, replaced = Path(FOLDER, "mlflow.db"), Path(FOLDER, REPLACED).resolve()
     original = store.read_bytes()
-    assert start_anew(finished.params) == replaced / "1"
-    assert start_anew(finished.params) is None
+    assert start_anew(Run()) == replaced / "1"
+    assert start_anew(Run()) is None
     store.write_bytes(b"half of a store")
-    assert start_anew(finished.params) == replaced / "2"
+    assert start_anew(Run()) == replaced / "2"
     assert (replaced / "1" / "mlflow.db").read_bytes() == original
     assert (replaced / "2" / "mlflow.db").read_bytes() == b"half of a store"
 
@@ -317,21 +318,21 @@ def test_no_store_that_was_replaced_is_lost(finished: Project) -> None:
 def test_a_store_is_not_emptied_where_there_is_nothing_to_send(
     finished: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shutil.rmtree("artifacts")
     with pytest.raises(ArtifactError, match="nothing to send") as error:
-        start_anew(finished.params)
+        start_anew(Run())
     assert "`rollbook pull`" in error.value.hint
     assert not Path(FOLDER, REPLACED).exists()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/{FOLDER}/mlflow.db")
     with pytest.raises(ArtifactError, match="nothing to send"):
-        start_anew(finished.params)  # a store that runs are deleted from
+        start_anew(Run())  # a store that runs are deleted from
     assert len(Shown().iterations) == 3
 
 
 def test_the_experiment_is_read_anew_after_sending(finished: Project) -> None:
     """While runs are sent it is read once."""
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shown = Shown()
     shown.client.set_experiment_tag(shown.experiment_id, "said", "since")
     assert shown.client.get_experiment(shown.experiment_id).tags["said"] == "since"
@@ -342,13 +343,13 @@ def test_another_store_is_emptied_run_by_run(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/other.db")
     shutil.copy(f"{FOLDER}/mlflow.db", "other.db")
-    bring_up_to_date(finished.params)
-    assert start_anew(finished.params) is None
+    bring_up_to_date(Run())
+    assert start_anew(Run()) is None
     shown = Shown()
     assert shown.runs == []
     assert shown.client.search_traces(locations=[shown.experiment_id]) == []
     assert shown.client.search_logged_models([shown.experiment_id]) == []
-    assert len(bring_up_to_date(finished.params)) == 3
+    assert len(bring_up_to_date(Run())) == 3
 
 
 def _pages(shown: Shown) -> list[tuple[object, ...]]:
@@ -378,14 +379,14 @@ def test_a_server_that_is_away_is_one_quick_clear_error(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     started = time.monotonic()
     with pytest.raises(TrackingError, match=r"http://127\.0\.0\.1:9.*"):
-        bring_up_to_date(finished.params)
+        bring_up_to_date(Run())
     assert time.monotonic() - started < 15
 
 
 def test_an_experiment_elsewhere_writes_into_the_main_project(
     finished: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     main = Path.cwd()
     elsewhere = main / ".dvc" / "tmp" / "exps" / "x"
     (elsewhere / ".dvc").mkdir(parents=True)
@@ -396,7 +397,7 @@ def test_an_experiment_elsewhere_writes_into_the_main_project(
     monkeypatch.setenv("DVC_EXP_NAME", "puffy-daks")
     finished.change("update_policy", "i0003", "another rate")
     finished.finish("i0003")
-    assert bring_up_to_date(finished.params) == ["i0003"]
+    assert bring_up_to_date(Run()) == ["i0003"]
     assert not (elsewhere / FOLDER).exists()
     monkeypatch.chdir(main)
     shown = Shown()
@@ -410,9 +411,9 @@ def test_an_experiment_elsewhere_writes_into_the_main_project(
 def test_two_processes_may_create_the_store_at_once(finished: Project) -> None:
     Path(FOLDER, "mlflow.db").unlink()
     code = (
-        "from pipeline.params import read_params\n"
+        "from pipeline.run.run import Run\n"
         "from pipeline.tracking.sync import bring_up_to_date\n"
-        "print(*bring_up_to_date(read_params()))\n"
+        "print(*bring_up_to_date(Run()))\n"
     )
     with ThreadPoolExecutor() as pool:
         said = sorted(pool.map(lambda _: _python("-c", code), range(2)))
@@ -432,13 +433,13 @@ def _python(*arguments: str) -> str:
 
 def test_nothing_finished_opens_no_store() -> None:
     project = Project(2)
-    assert bring_up_to_date(project.params) == []
+    assert bring_up_to_date(Run()) == []
     project.finish()
-    assert bring_up_to_date(project.params) == []
+    assert bring_up_to_date(Run()) == []
     assert not Path(FOLDER, "artifacts").exists()
 
 
 def test_an_iteration_without_its_tables_still_shows_its_numbers(finished: Project) -> None:
     """Old rollouts may have been pruned from disk."""
     path_of("rollouts", "i0002").unlink()
-    assert bring_up_to_date(finished.params) == ["i0001", "i0002", "i0003"]
+    assert bring_up_to_date(Run()) == ["i0001", "i0002", "i0003"]

@@ -3,6 +3,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from pipeline.run.run import Run
 from pipeline.tracking.rollout_view import readable, sample
 from pipeline.tracking.sync import bring_up_to_date
 from tests.unit.tracking.conftest import Shown
@@ -25,7 +26,7 @@ def test_the_sample_goes_from_the_lowest_reward_to_the_highest() -> None:
 
 
 def traces_of(project: Project) -> list[Any]:
-    bring_up_to_date(project.params)
+    bring_up_to_date(Run())
     shown = Shown()
     run = shown.iterations["i0001"][0]
     return sorted(
@@ -36,7 +37,7 @@ def traces_of(project: Project) -> list[Any]:
 
 def test_a_trace_shows_prompt_completion_and_ids() -> None:
     traces = traces_of(Project(1).finish("i0001"))
-    rows = {row["rollout_id"]: row for row in readable("i0001").to_dicts()}
+    rows = {row["rollout_id"]: row for row in readable(Run(), "i0001").to_dicts()}
     assert len(traces) == 6
     for trace in traces:
         row = rows[trace.info.client_request_id]
@@ -55,7 +56,7 @@ def test_a_trace_shows_prompt_completion_and_ids() -> None:
 
 def test_rewards_are_feedback_and_the_answer_an_expectation() -> None:
     traces = traces_of(Project(1).finish("i0001"))
-    rows = {row["rollout_id"]: row for row in readable("i0001").to_dicts()}
+    rows = {row["rollout_id"]: row for row in readable(Run(), "i0001").to_dicts()}
     for trace in traces:
         row = rows[trace.info.client_request_id]
         values = {
@@ -78,6 +79,6 @@ def test_rewards_are_feedback_and_the_answer_an_expectation() -> None:
 def test_the_number_of_traces_is_a_setting(count: int) -> None:
     project = Project(1).finish("i0001")
     project.configure({"i0001": "i0000"}, tracking={"experiment": "other", "traces": count})
-    bring_up_to_date(project.params)
+    bring_up_to_date(Run())
     shown = Shown("other")
     assert len(shown.client.search_traces(locations=[shown.experiment_id])) == count

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from pipeline.run.run import Run
 from pipeline.tracking import views
 from pipeline.tracking.sync import bring_up_to_date, first_page
 from tests.unit.tracking.conftest import Shown
@@ -17,7 +18,7 @@ def _saved(shown: Shown) -> dict[str, str]:
 
 
 def test_views_show_the_metrics_that_the_run_has(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     saved = _saved(Shown())
     found = json.loads(saved["mlflow.sharedViewState.rollbook-runs"])
     assert found["name"] == "Runs: evaluation and reward"
@@ -43,7 +44,7 @@ def test_views_show_the_metrics_that_the_run_has(finished: Project) -> None:
 
 
 def test_a_reward_that_is_the_total_has_no_column_of_its_own(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     name = "mlflow.tracesV4ViewState.rollbook-rollouts"
     state = json.loads(json.loads(_saved(Shown())[name])["state"])
     assert state["single"]["cols"].startswith("assessment:reward,input,output,")
@@ -54,7 +55,7 @@ def test_a_reward_that_is_the_total_has_no_column_of_its_own(finished: Project) 
         "reward_numeric_answer": False,
     }
     _weigh(finished, 0.5)
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     state = json.loads(json.loads(_saved(Shown())[name])["state"])
     assert "assessment:reward_numeric_answer" in state["single"]["cols"]
 
@@ -70,22 +71,22 @@ def _weigh(project: Project, weight: float) -> None:
 
 
 def test_what_a_user_saved_over_a_view_stays(finished: Project) -> None:
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     shown = Shown()
     name = "mlflow.sharedViewState.rollbook-runs"
     before = json.loads(_saved(shown)[name])
     mine = json.dumps({**before, "updatedAt": before["updatedAt"] + 1, "state": "{}"})
     shown.client.set_experiment_tag(shown.experiment_id, name, mine)
     shown.client.set_experiment_tag(shown.experiment_id, f"{views.RUNS_TAG}own", "not JSON")
-    bring_up_to_date(finished.params)
+    bring_up_to_date(Run())
     assert _saved(shown)[name] == mine
 
 
 def test_the_first_page_is_there_once_something_is() -> None:
     project = Project(1)
-    assert first_page(project.params) == ""
+    assert first_page(Run()) == ""
     project.finish("i0001")
-    assert first_page(project.params).endswith("&viewStateShareKey=rollbook-runs")
+    assert first_page(Run()).endswith("&viewStateShareKey=rollbook-runs")
 
 
 def test_views_of_many_sets_are_all_saved(project: Path) -> None:
@@ -96,7 +97,7 @@ def test_views_of_many_sets_are_all_saved(project: Path) -> None:
     many.run(
         "evaluate_policy", "i0001", {f"eval/{n}/{score}": 0.5 for n in sets for score in scores}
     )
-    bring_up_to_date(many.params)
+    bring_up_to_date(Run())
     saved = _saved(Shown())
     every = (views.RUNS, views.CURVES, views.ITERATIONS, views.RESCORES, views.ROLLOUTS)
     assert {name.rpartition(".")[2] for name in saved} == {view.key for view in every}
