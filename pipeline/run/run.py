@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from pipeline.artifacts import ROOT
 from pipeline.config import PARAMS_FILE
@@ -26,9 +25,11 @@ from pipeline.ids import BASE_KEY
 from pipeline.run.chain import Chain
 from pipeline.run.currency import Currency, currency_of
 from pipeline.run.curves import CURVES_FILE, read_curves
-from pipeline.run.dataset import scan
 from pipeline.run.iteration import Iteration
 from pipeline.run.store import Store
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Run(Store):
@@ -94,6 +95,8 @@ class Run(Store):
         Raises:
             ArtifactError: for an unknown kind, a missing or foreign table, or tables without rows in common.
         """
+        from pipeline.run.dataset import scan  # polars takes a while
+
         return scan(self, kind, join, iterations)
 
     @cached_property
