@@ -394,7 +394,7 @@ def _curves(revision: Run) -> list[dict[str, Any]]:
     Raises:
         ArtifactError: if there is neither, or a file is damaged.
     """
-    if revision.is_workspace and (found := curves_of(revision.params)):
+    if revision.is_workspace and (found := curves_of(revision)):
         return found
     file = revision.root / CURVES_FILE
     if not file.exists():

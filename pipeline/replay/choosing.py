@@ -16,8 +16,9 @@ from pipeline.replay.code_trees import CodeTree, CodeTrees, complete
 from pipeline.replay.settings import find_params, recorded_settings, with_sealed
 from pipeline.replay.steps import label_of, stage_of
 from pipeline.run.currency import changes
+from pipeline.run.revisions import commit_of
 from pipeline.run_info import run_info_in
-from pipeline.stored_revisions import Revision, commit_of
+from pipeline.stored_revisions import Revision
 
 WORKTREE = "worktree"
 """In `Options.with_code`: the code as it lies there, committed or not."""

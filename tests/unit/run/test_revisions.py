@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from pipeline.cli.main import rollbook
 from pipeline.dvc_cache import cached_path, fetch, is_cached, members
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
-from pipeline.run.revisions import extract, revision_of
-from pipeline.stored_revisions import commit_of
+from pipeline.run.revisions import commit_of, extract, revision_of
 from tests.unit.test_params import SHIPPED_TEXT
 from tests.unit.two_commits import edit, git
 
