@@ -91,7 +91,7 @@ class Side:
         """Iterations whose update in the workspace is of another run than dvc.lock names."""
         if not self.revision.is_workspace:
             return set()
-        updates = (step.split("@") for step in off_lock(self.chain, self.revision.md5s))
+        updates = (step.split("@") for step in off_lock(self.revision, self.chain))
         return {key for stage, key in updates if stage == "update_policy"}
 
 

@@ -5,33 +5,34 @@ Seen by run_info, which no two runs of a step have in common and which is small:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from pipeline.artifacts import ROOT
 from pipeline.hashing import md5_of
+from pipeline.run.store import Store
 from pipeline.running_steps import dvc_is_at_work, label_of
-from pipeline.sealed import recorded_md5s
 from pipeline.visible import listed
 
 RUN_INFO = f"{(ROOT / 'run_info').as_posix()}/"
 
 
-def off_lock(keys: Collection[str], md5s: Mapping[str, str] | None = None) -> list[str]:
+def off_lock(run: Store, keys: Collection[str]) -> list[str]:
     """Steps whose run_info in the workspace is of another run than the lock files name.
 
     Args:
+        run: whose.
         keys: iterations to look at.
-        md5s: of outputs by path, as the lock files say them, if they were read.
 
     Returns:
         Such as `update_policy@i0001`, in the order of the lock files.
     """
-    md5s = recorded_md5s() if md5s is None else md5s
     found = []
-    for path, md5 in md5s.items():
+    for path, md5 in run.md5s.items():
         file = Path(path)
-        if path.startswith(RUN_INFO) and file.stem in keys and differs_from(file, md5):
+        if not path.startswith(RUN_INFO) or file.stem not in keys:
+            continue
+        if differs_from(run.root / file, md5):
             stage, _, rescore = file.parent.relative_to(RUN_INFO).as_posix().partition("/")
             found.append(label_of(stage, file.stem, rescore))
     return found

@@ -49,8 +49,9 @@ def refuse_not_finite(
 def note_off_lock(keys: Collection[str], run: Store | None = None) -> None:
     """Says, beside what a command prints, that the workspace holds other runs of iterations than dvc.lock names."""
     from pipeline.off_lock import off_lock, said_of
+    from pipeline.run.run import Run
 
-    if line := said_of(off_lock(keys, run.md5s if run else None)):
+    if line := said_of(off_lock(run or Run(), keys)):
         click.echo(f"note: {line}", err=True)
 
 

@@ -82,9 +82,10 @@ def _write(facts: Shown, page: Path) -> None:
     """
     from pipeline.atomic import replacing
     from pipeline.off_lock import off_lock, said_of
+    from pipeline.run.run import Run
     from pipeline.showing.layout import page_of
     from pipeline.showing.page import html_of
 
-    html = html_of(page_of(facts), said_of(off_lock(_iterations(facts))))
+    html = html_of(page_of(facts), said_of(off_lock(Run(), _iterations(facts))))
     with replacing(page) as temporary:
         temporary.write_text(html, encoding="utf-8")

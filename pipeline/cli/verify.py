@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.console import refuse_elsewhere
-from pipeline.params import read_params
+from pipeline.run.run import Run
 
 if TYPE_CHECKING:
     from pipeline.verifying.verification import Verification
@@ -45,7 +45,7 @@ def verify(fast: bool, complete: bool, as_json: bool) -> None:
 
     started = time.perf_counter()
     refuse_elsewhere()
-    found = verified(read_params(), fast, complete)
+    found = verified(Run(), fast, complete)
     seconds = time.perf_counter() - started
     if as_json:
         click.echo(json.dumps({**found.as_json(), "seconds": round(seconds, 3)}, indent=1))

@@ -21,6 +21,7 @@ from pipeline.page.rescores import rescores
 from pipeline.page.rollouts import explored
 from pipeline.page.run import COMMAND, Run
 from pipeline.page.vega import bundle
+from pipeline.run.run import Run as OpenRun
 from pipeline.showing.page import marked, part_html, safe, told
 from pipeline.showing.sections import Part
 
@@ -84,7 +85,7 @@ def _subtitle(run: Run) -> str:
 
 def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
     parts = []
-    for line in (said_of(off_lock({BASE_KEY, *run.chain}, run.stored.md5s)), edited(run)):
+    for line in (said_of(off_lock(OpenRun(), {BASE_KEY, *run.chain})), edited(run)):
         if line:
             parts.append(f'<p class="finding warning">Note: {told(line)}.</p>')
     if others := run.others():

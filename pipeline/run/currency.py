@@ -231,20 +231,25 @@ def steps_of(params: Params) -> Iterator[Step]:
             del waiting[key]
 
 
-def is_current(entry: Entry, digest: str | None, made: Mapping[str, str]) -> bool:
+def is_current(
+    entry: Entry, digest: str | None, made: Mapping[str, str], reads: Iterable[str] = ()
+) -> bool:
     """Whether a finished step ran under this plan, and nothing that it read was made again since.
 
     Args:
         entry: of the lock file.
         digest: of the plan; None for steps that are not planned.
         made: md5 of outputs by path, as the lock files have them now.
+        reads: paths that it reads by today's params.yaml, beside those that it read.
     """
-    return entry.digest == digest and not reads_other(entry, made)
+    paths = {*entry.inputs, *reads}
+    return entry.digest == digest and not any(input_changed(entry, path, made) for path in paths)
 
 
-def reads_other(entry: Entry, made: Mapping[str, str]) -> list[str]:
-    """Paths that a finished step read in another version than was made since."""
-    return [path for path, md5 in entry.inputs.items() if made.get(path, md5) != md5]
+def input_changed(entry: Entry, path: str, made: Mapping[str, str]) -> bool:
+    """Whether a finished step read an input in another version than was made since, or did not read it."""
+    read = entry.inputs.get(path)
+    return read is None or made.get(path, read) != read
 
 
 def changes(info: RunInfo, now: Dependencies, places: Mapping[str, str]) -> Iterator[Change]:
@@ -317,9 +322,7 @@ def _states(
         elif entry is None:
             state = State.MISSING
         elif (
-            not is_current(entry, planned_digest(plan, name, key), made)
-            or unsettled & reads
-            or reads - entry.inputs.keys()
+            not is_current(entry, planned_digest(plan, name, key), made, reads) or unsettled & reads
         ):
             state = State.STALE
         else:
@@ -336,7 +339,7 @@ def _tracking(entry: Entry | None, made: Mapping[str, str], unsettled: set[str])
     """State of the step that shows an iteration in MLflow; it has no outputs and no digest."""
     if entry is None:
         return State.MISSING
-    changed = unsettled & entry.inputs.keys() or reads_other(entry, made)
+    changed = unsettled & entry.inputs.keys() or not is_current(entry, entry.digest, made)
     return State.STALE if changed else State.DONE
 
 

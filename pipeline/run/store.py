@@ -23,7 +23,7 @@ from pipeline.plan_file import RESCORE_STAGE
 from pipeline.run.policies import PolicyLink, recorded_digest
 from pipeline.run.stored import StoredTable
 from pipeline.run_info import RunInfo, read_run_info
-from pipeline.sealed import SealedIteration, read_sealed, sealed_md5s
+from pipeline.sealed import SealedIteration, files_of, parts, read_sealed
 from pipeline.yaml_text import read_yaml
 
 WORKSPACE = "workspace"
@@ -209,9 +209,14 @@ class Store:
         return read_entries(self.root / RESCORES_LOCK_FILE)
 
     @cached_property
+    def sealed_parts(self) -> dict[str, list[Entry]]:
+        """Finished steps of every sealed part, as they were when it was sealed."""
+        return {part: read_entries(files_of(part, self.root)[1]) for part in parts(self.root)}
+
+    @cached_property
     def sealed_outputs(self) -> Mapping[str, str]:
         """Md5 of every output of sealed iterations by path, the pruned ones too."""
-        return sealed_md5s(self.root)
+        return made_by(entry for entries in self.sealed_parts.values() for entry in entries)
 
     @cached_property
     def md5s(self) -> Mapping[str, str]:

@@ -8,27 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import (
-    FOLDERS,
-    Facts,
-    path_of,
-    read_facts,
-    read_json,
-    read_table,
-    refuse_other,
-)
+from pipeline.artifacts import FOLDERS, Facts, path_of, refuse_other
 from pipeline.errors import ArtifactError, VersionError
 from pipeline.hashing import FACTS_FILE, digest_of_files, sha256_of, short
 from pipeline.plan import load_stage
-from pipeline.stage import Output as Declared
+from pipeline.run.stored import StoredTable
+from pipeline.run_info import RunInfo, read_run_info
+from pipeline.stage import Output as DeclaredOutput
 from pipeline.stage import Stage
 from pipeline.verifying.finding import Finding, restore
-from pipeline.verifying.places import Stored
-from pipeline.verifying.recorded import Step
+from pipeline.verifying.places import StoredOutput
+from pipeline.verifying.recorded import RecordedStep
 from pipeline.verifying.stored_bytes import HashedFiles
-
-METRICS = "metrics_sha256"
-"""In run_info: SHA-256 of the metrics file."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +29,25 @@ class Read:
     Attributes:
         step: as recorded.
         stage: its declaration.
-        info: its run_info; empty if it is not here or cannot be trusted.
+        info: its run_info; None if it is not here or cannot be trusted.
         facts: what its outputs say about themselves, by path.
         findings: what does not agree.
         notes: what is no fault and worth knowing.
     """
 
-    step: Step
+    step: RecordedStep
     stage: Stage[Any]
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: RunInfo | None = None
     facts: Mapping[str, Facts] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def read_step(
-    step: Step, stored: Mapping[str, Stored], damaged: set[str], hashed: HashedFiles | None
+    step: RecordedStep,
+    stored: Mapping[str, StoredOutput],
+    damaged: set[str],
+    hashed: HashedFiles | None,
 ) -> Read:
     """Reads the outputs of a step.
 
@@ -96,37 +90,37 @@ def read_step(
 
 
 def _info(
-    step: Step,
+    step: RecordedStep,
     stage: Stage[Any],
-    usable: Mapping[str, Stored],
+    usable: Mapping[str, StoredOutput],
     findings: list[Finding],
     notes: list[str],
-) -> Mapping[str, Any]:
+) -> RunInfo | None:
     """The step's run_info, if it is here and that of this step."""
     path = stage.run_info_path(step.entry.key).as_posix()
     file = usable[path].content if path in usable else None
     if file is None:
-        return {}
+        return None
     try:
-        info = read_json(file)
+        info = read_run_info(file)
     except ArtifactError as error:
         findings.append(_unreadable(path, error, step))
-        return {}
-    whose = f"{info.get('stage')}@{info.get('iteration')}"
+        return None
+    whose = f"{info.stage}@{info.iteration}"
     expected = f"{stage.name}@{step.entry.key}"
-    if whose != expected or (stage.rescore and f"--rescore {stage.rescore}" not in info["command"]):
+    if whose != expected or (stage.rescore and f"--rescore {stage.rescore}" not in info.command):
         what = f"is the run_info of {whose}, and should be that of {stage.label(step.entry.key)}"
         findings.append(Finding(path, what, expected, whose, restore(path, step.source)))
-        return {}
-    if step.entry.digest not in (None, info["digest"]):
+        return None
+    if step.entry.digest not in (None, info.digest):
         notes.append(
-            f"{step.entry.address} ran with settings and code {short(info['digest'])}, {step.source} says "
+            f"{step.entry.address} ran with settings and code {short(info.digest)}, {step.source} says "
             f"{short(str(step.entry.digest))}: `dvc commit` took the result over without running it again"
         )
     return info
 
 
-def _facts(item: Declared, stored: Stored, hashed: HashedFiles | None) -> Facts:
+def _facts(item: DeclaredOutput, stored: StoredOutput, hashed: HashedFiles | None) -> Facts:
     """What an artifact says about itself; that its content is what it says is checked unless `hashed` is None.
 
     Raises:
@@ -138,11 +132,10 @@ def _facts(item: Declared, stored: Stored, hashed: HashedFiles | None) -> Facts:
     file = stored.content
     if file is None:
         raise ArtifactError(f"{path}: is no file")
+    table = StoredTable(item.kind, path.stem, path, file)
     if hashed is not None:
-        return read_table(path, item.kind, at=file)[1]
-    facts = read_facts(file)
-    refuse_other(facts, item.kind, path)
-    return facts
+        table.checked()
+    return table.facts
 
 
 def _folder_facts(
@@ -163,17 +156,17 @@ def _folder_facts(
 
 
 def _against_info(
-    item: Declared, facts: Facts, path: str, info: Mapping[str, Any], step: Step
+    item: DeclaredOutput, facts: Facts, path: str, info: RunInfo | None, step: RecordedStep
 ) -> Iterator[Finding]:
     """Where an artifact and the run_info of the step that made it say different things."""
-    if not info:
+    if info is None:
         return
-    pairs = [("its content hash", facts.content_hash, info["outputs"].get(item.label, ""))]
+    pairs = [("its content hash", facts.content_hash, info.outputs.get(item.label, ""))]
     pairs += [
-        (f"the {name} it was made from", found, info["inputs"].get(name, ""))
+        (f"the {name} it was made from", found, info.inputs.get(name, ""))
         for name, found in facts.inputs.items()
     ]
-    pairs.append(("its settings and code", facts.settings, info["digest"]))
+    pairs.append(("its settings and code", facts.settings, info.digest))
     for what, found, expected in pairs:
         if found != expected:
             run_info = path_of(f"run_info/{step.entry.stage}", step.entry.key)
@@ -187,7 +180,7 @@ def _against_info(
             return
 
 
-def _unreadable(path: str, error: ArtifactError, step: Step) -> Finding:
+def _unreadable(path: str, error: ArtifactError, step: RecordedStep) -> Finding:
     """What an artifact's own reader says of it. Of a table of another version DVC's cache holds the same."""
     what = error.message.removeprefix(f"{path}: ")
     mend = error.hint if isinstance(error, VersionError) else restore(path, step.source)
@@ -195,10 +188,10 @@ def _unreadable(path: str, error: ArtifactError, step: Step) -> Finding:
 
 
 def _metrics(
-    path: str, usable: Mapping[str, Stored], info: Mapping[str, Any], step: Step
+    path: str, usable: Mapping[str, StoredOutput], info: RunInfo | None, step: RecordedStep
 ) -> Iterator[Finding]:
     """Metrics say nothing about themselves, so the run_info names their bytes (that of older runs does not)."""
-    expected = info.get(METRICS)
+    expected = info.metrics_sha256 if info else None
     file = usable[path].content if path in usable else None
     if expected is None or file is None:
         return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.artifacts import Facts, is_table, path_of, read_json
 from pipeline.config import Params
@@ -14,9 +14,12 @@ from pipeline.errors import ArtifactError
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
 from pipeline.policies.adapters import BASE_FILE
+from pipeline.run.currency import input_changed
+from pipeline.run.stored import StoredTable
+from pipeline.run_info import RunInfo
 from pipeline.verifying.contents import Read
 from pipeline.verifying.finding import Finding, restore
-from pipeline.verifying.places import Stored
+from pipeline.verifying.places import StoredOutput
 from pipeline.verifying.recorded import Recorded
 
 SAME_ROLLOUTS = ("scores", "advantages", "updates")
@@ -40,19 +43,19 @@ def digest_findings(
         What does not agree; and the addresses of steps that DVC would run again, since by the lock file what they read
         was made again: of those nothing can be said.
     """
+    md5s = {path: output.md5 for path, output in recorded.outputs.items()}
     readers: dict[tuple[str, str], list[str]] = {}
     stale: dict[str, None] = {}
     for read in reads:
         entry = read.step.entry
         for item in read.stage.inputs:
-            if not read.info or not item.was_read(read.info["inputs"]):
+            if read.info is None or not item.was_read(read.info.inputs):
                 continue
             path = item.path(entry.key, params).as_posix()
-            made = recorded.outputs.get(path)
-            if made is None or entry.inputs.get(path) != made.md5:
+            if path not in md5s or input_changed(entry, path, md5s):
                 stale[entry.address] = None
                 continue
-            then = read.info["inputs"].get(item.label, "")
+            then = read.info.inputs.get(item.label, "")
             if path in facts and facts[path].content_hash != then:
                 readers.setdefault((path, then), []).append(entry.address)
     findings = []
@@ -77,7 +80,7 @@ class _UnreadableError(Exception):
 class Ids:
     """Columns of stored tables, read once, and what they say of each other."""
 
-    def __init__(self, stored: Mapping[str, Stored], facts: Mapping[str, Facts]) -> None:
+    def __init__(self, stored: Mapping[str, StoredOutput], facts: Mapping[str, Facts]) -> None:
         """Only tables with facts are looked at: the others are missing, or known to be wrong."""
         self._stored = stored
         self._facts = facts
@@ -100,7 +103,7 @@ class Ids:
         if is_table(kind) and kind != "data":
             yield from self._iteration(read, path)
         if kind in MADE_BY and read.info:
-            yield from self._policy(read, path)
+            yield from self._policy(read.info, read, path)
         if family in (*SAME_ROLLOUTS, "rescores") or (family == "logprobs" and self._rows(path)):
             yield from self._same(read, path, rollouts, "rollout_id")
         if family == "rollouts":
@@ -111,7 +114,7 @@ class Ids:
         if family in ("prompts", "evaluations") and read.info:
             data = path_of("data", "train" if family == "prompts" else "evaluation").as_posix()
             made_from = self._facts.get(data)
-            if made_from and made_from.content_hash == read.info["inputs"].get("data"):
+            if made_from and made_from.content_hash == read.info.inputs.get("data"):
                 yield from self._among(read, path, data, "prompt_id")
         if family == "history" and key != BASE_KEY:
             yield from self._among(read, prompts, path, "prompt_id")
@@ -123,8 +126,8 @@ class Ids:
             what = f"holds rows of iteration {', '.join(wrong[:3])}"
             yield Finding(path, what, key, wrong[0], restore(path, read.step.source))
 
-    def _policy(self, read: Read, path: str) -> Iterator[Finding]:
-        digest = read.info["inputs"]["policies"]
+    def _policy(self, info: RunInfo, read: Read, path: str) -> Iterator[Finding]:
+        digest = info.inputs["policies"]
         found = pc.unique(self._column(path, "policy_digest")).to_pylist()
         if wrong := [str(each) for each in found if each != digest]:
             what = (
@@ -166,16 +169,17 @@ class Ids:
         Raises:
             _UnreadableError: if there is none; where bytes are believed, nobody has looked yet.
         """
-        file = self._stored[path].content
+        file, facts = self._stored[path].content, self._facts[path]
+        if file is None:
+            raise self._unreadable(path, "cannot be read: it is no file")
         try:
-            if file is None:
-                raise FileNotFoundError("it is no file")
-            with pq.ParquetFile(file) as table:
-                schema = table.schema_arrow
-                if name in schema.names and pa.types.is_string(schema.field(name).type):
-                    return table.read([name]).column(name)
-        except (pa.ArrowException, OSError) as error:
-            said = " ".join(str(error).split())
+            table = StoredTable(facts.kind, facts.key, Path(path), file)
+            if name in table.names and not table.is_nested(name):
+                column = table.column(name)
+                if pa.types.is_string(column.type):
+                    return column
+        except ArtifactError as error:
+            said = error.message.removeprefix(f"{path}: ")
             raise self._unreadable(path, f"cannot be read: {said}") from None
         raise self._unreadable(path, f"lacks the column {name!r}, or it holds no texts")
 
@@ -185,7 +189,7 @@ class Ids:
 
 
 def adapter_findings(
-    reads: Sequence[Read], stored: Mapping[str, Stored], facts: Mapping[str, Facts]
+    reads: Sequence[Read], stored: Mapping[str, StoredOutput], facts: Mapping[str, Facts]
 ) -> Iterator[Finding]:
     """Adapters that name another base than the policy that lies where they say."""
     for read in reads:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pipeline.artifacts import ROOT
-from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
+from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, made_by
 from pipeline.hashing import files_in
 from pipeline.lineage import git_says
 from pipeline.run.revisions import revision_of
-from pipeline.sealed import FOLDER, sealed_md5s
+from pipeline.sealed import FOLDER
 from pipeline.verifying.finding import Finding
 from pipeline.visible import listed
 
@@ -43,7 +43,7 @@ def _committed() -> Iterator[tuple[Path, Collection[str]]]:
     """What each lock file, and all of sealed/, names in git's last commit; nothing without git."""
     if git_says("rev-parse", "--verify", "--quiet", "HEAD^{commit}") is None:
         return
-    revision = revision_of("HEAD")  # its folder goes when it does
-    for file in (LOCK_FILE, RESCORES_LOCK_FILE):
-        yield file, output_md5s(revision.root / file)
-    yield FOLDER, sealed_md5s(revision.root)
+    head = revision_of("HEAD")
+    yield LOCK_FILE, made_by(head.entries)
+    yield RESCORES_LOCK_FILE, made_by(head.rescore_entries)
+    yield FOLDER, head.sealed_outputs

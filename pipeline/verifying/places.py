@@ -10,7 +10,7 @@ from pipeline.dvc_cache import FOLDER_SUFFIX, cached_path, is_folder, members
 from pipeline.errors import ArtifactError
 from pipeline.hashing import files_in, md5_of
 from pipeline.verifying.finding import Finding, checkout
-from pipeline.verifying.recorded import Output
+from pipeline.verifying.recorded import RecordedOutput
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredOutput:
     """An output as it lies here.
 
     Attributes:
@@ -51,7 +51,7 @@ class Stored:
         misplaced: whether the workspace holds a file where a folder belongs, or a folder where a file does.
     """
 
-    output: Output
+    output: RecordedOutput
     files: Sequence[StoredFile]
     lacking: Sequence[str] = ()
     added: Sequence[str] = ()
@@ -89,12 +89,14 @@ class Stored:
         return self.files[0].anywhere if self.files and not is_folder(self.output.md5) else None
 
 
-def find(output: Output) -> Stored:
+def find(output: RecordedOutput) -> StoredOutput:
     """Where an output lies. Reads nothing but the listing of a folder."""
     here = Path(output.path)
     misplaced = here.exists() and here.is_dir() != is_folder(output.md5)
     if not is_folder(output.md5):
-        return Stored(output, [_file("", output.md5, here, output.cached)], misplaced=misplaced)
+        return StoredOutput(
+            output, [_file("", output.md5, here, output.cached)], misplaced=misplaced
+        )
     listing = cached_path(output.md5)
     found = {file.relative_to(here).as_posix(): file for file in files_in(here)}
     own = StoredFile("", output.md5.removesuffix(FOLDER_SUFFIX), None, _if_there(listing), listing)
@@ -104,10 +106,12 @@ def find(output: Output) -> Stored:
         listed = None
     if listed is None:
         files = [StoredFile(name, "", file, None, None) for name, file in found.items()]
-        return Stored(output, [*([own] if own.cache else []), *files], (), (), True, misplaced)
+        return StoredOutput(
+            output, [*([own] if own.cache else []), *files], (), (), True, misplaced
+        )
     files = [_file(name, md5, here / name, output.cached) for name, md5 in listed.items()]
     there = here.is_dir()
-    return Stored(
+    return StoredOutput(
         output,
         [own, *files],
         lacking=sorted(listed.keys() - found.keys()) if there else (),
@@ -116,7 +120,7 @@ def find(output: Output) -> Stored:
     )
 
 
-def misplaced_findings(stored: Stored) -> Iterator[Finding]:
+def misplaced_findings(stored: StoredOutput) -> Iterator[Finding]:
     """Says of a file where a folder belongs, or the other way round, how it is put right."""
     if stored.misplaced:
         kinds = ("a folder", "a file") if is_folder(stored.output.md5) else ("a file", "a folder")

@@ -9,17 +9,16 @@ from typing import Any
 
 from pipeline.artifacts import FOLDERS, path_of
 from pipeline.config import Params
-from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE, Entry, read_entries
+from pipeline.dvc_lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE, Entry
 from pipeline.ids import BASE_KEY
-from pipeline.lock_guard import current_entries
-from pipeline.running_steps import dvc_is_at_work
+from pipeline.run.run import Run
 from pipeline.sealed import files_of
 from pipeline.verifying.finding import Finding
 from pipeline.yaml_text import read_yaml
 
 
 @dataclass(frozen=True)
-class Output:
+class RecordedOutput:
     """One output of a finished step.
 
     Attributes:
@@ -50,7 +49,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Step:
+class RecordedStep:
     """A finished step with the file that says so."""
 
     entry: Entry
@@ -70,56 +69,49 @@ class Recorded:
         disagreements: between the files of sealed parts.
     """
 
-    steps: Sequence[Step]
-    outputs: Mapping[str, Output]
+    steps: Sequence[RecordedStep]
+    outputs: Mapping[str, RecordedOutput]
     foreign: Sequence[str]
     named: Collection[str]
     disagreements: Sequence[Finding]
 
 
-def read_recorded(params: Params) -> Recorded:
+def read_recorded(run: Run) -> Recorded:
     """What is recorded now.
 
     Raises:
         ConfigError: if one of the files cannot be read.
     """
+    params = run.params
     steps, foreign = [], []
     named: set[str] = set()
-    for file in (LOCK_FILE, RESCORES_LOCK_FILE):
-        for entry in _entries(file):
+    for file, entries in ((LOCK_FILE, run.entries), (RESCORES_LOCK_FILE, run.rescore_entries)):
+        for entry in entries:
             named.update(entry.outputs)
             if _belongs(entry, params):
-                steps.append(Step(entry, str(file)))
+                steps.append(RecordedStep(entry, str(file)))
             else:
                 foreign.append(entry.address)
     disagreements: list[Finding] = []
-    outputs: dict[str, Output] = {}
-    for part in dict.fromkeys(item.part for item in params.sealed.values()):
+    outputs: dict[str, RecordedOutput] = {}
+    for part, entries in run.sealed_parts.items():
         _, locked, listed = files_of(part)
-        entries = read_entries(locked)
-        steps += [Step(entry, str(locked), sealed=True) for entry in entries]
+        steps += [RecordedStep(entry, str(locked), sealed=True) for entry in entries]
         gone = _pruned(params, part)
         disagreements += _disagreements(entries, str(locked), listed, gone)
         outputs |= {
-            path: Output(path, md5, entry.address, str(locked), True, True, path in gone)
+            path: RecordedOutput(path, md5, entry.address, str(locked), True, True, path in gone)
             for entry in entries
             for path, md5 in entry.outputs.items()
         }
     uncached = _uncached()
     outputs |= {
-        path: Output(path, md5, step.entry.address, step.source, path not in uncached)
+        path: RecordedOutput(path, md5, step.entry.address, step.source, path not in uncached)
         for step in steps
         if not step.sealed
         for path, md5 in step.entry.outputs.items()
     }
     return Recorded(steps, outputs, foreign, named | outputs.keys(), disagreements)
-
-
-def _entries(file: Path) -> list[Entry]:
-    """Finished steps of a lock file; while DVC writes dvc.lock, as they stood before."""
-    if file == LOCK_FILE and dvc_is_at_work():
-        return current_entries()
-    return read_entries(file)
 
 
 def _belongs(entry: Entry, params: Params) -> bool:

@@ -18,8 +18,8 @@ from pipeline.dvc_cache import FOLDER_SUFFIX, folder_md5
 from pipeline.plan_file import PLAN_FILE, same_training_plan
 from pipeline.process import processors
 from pipeline.verifying.finding import Finding, checkout
-from pipeline.verifying.places import Stored, StoredFile
-from pipeline.verifying.recorded import Output
+from pipeline.verifying.places import StoredFile, StoredOutput
+from pipeline.verifying.recorded import RecordedOutput
 
 CHUNK_BYTES = 1 << 20
 UNREADABLE = "unreadable"
@@ -43,7 +43,7 @@ class Hashes:
 class HashedFiles:
     """Hashes by file; two names of one file are hashed once."""
 
-    def __init__(self, stored: Iterable[Stored]) -> None:
+    def __init__(self, stored: Iterable[StoredOutput]) -> None:
         self._wanted: dict[tuple[int, int], tuple[Path, bool]] = {}
         self._inode: dict[Path, tuple[int, int]] = {}
         self._hashes: dict[tuple[int, int], Hashes] = {}
@@ -91,14 +91,14 @@ class HashedFiles:
         return sum(each.size for each in self._hashes.values())
 
 
-def paths_of(stored: Stored) -> Iterator[Path]:
+def paths_of(stored: StoredOutput) -> Iterator[Path]:
     """All files to read for an output."""
     for file in stored.files:
         yield from (path for path in (file.workspace, file.cache) if path is not None)
 
 
 def byte_findings(
-    stored: Stored, hashed: HashedFiles, paths_by_md5: Mapping[str, Sequence[str]]
+    stored: StoredOutput, hashed: HashedFiles, paths_by_md5: Mapping[str, Sequence[str]]
 ) -> Iterator[Finding]:
     """What is not as DVC recorded it.
 
@@ -133,7 +133,10 @@ def byte_findings(
 
 
 def _of_file(
-    output: Output, file: StoredFile, hashed: HashedFiles, paths_by_md5: Mapping[str, Sequence[str]]
+    output: RecordedOutput,
+    file: StoredFile,
+    hashed: HashedFiles,
+    paths_by_md5: Mapping[str, Sequence[str]],
 ) -> Iterator[Finding]:
     here, kept = (
         path is not None and hashed[path].md5 != file.md5 for path in (file.workspace, file.cache)
@@ -158,7 +161,7 @@ def _of_file(
     )
 
 
-def _is_planned_anew(output: Output, file: StoredFile) -> bool:
+def _is_planned_anew(output: RecordedOutput, file: StoredFile) -> bool:
     """Whether all that is new is what `rollbook rescore --stage` has written into the plan since."""
     if output.path != PLAN_FILE.as_posix() or file.workspace is None or file.cache is None:
         return False
@@ -169,11 +172,11 @@ def _only(*candidates: tuple[Path | None, bool]) -> Path:
     return next(path for path, wrong in candidates if wrong and path is not None)
 
 
-def _is_listing(output: Output, file: StoredFile) -> bool:
+def _is_listing(output: RecordedOutput, file: StoredFile) -> bool:
     return not file.name and output.md5.endswith(FOLDER_SUFFIX)
 
 
-def _mend(output: Output, file: StoredFile, here: bool, kept: bool) -> str:
+def _mend(output: RecordedOutput, file: StoredFile, here: bool, kept: bool) -> str:
     if not output.cached:
         return f"git checkout {output.path}, or `dvc repro` makes it again"
     if not kept and file.cache is not None:
@@ -195,7 +198,7 @@ def _remove(files: Sequence[Path]) -> str:
     return f"rm -f {' '.join(shown)} && " if files else ""
 
 
-def _fetch(output: Output, damaged: Sequence[Path]) -> str:
+def _fetch(output: RecordedOutput, damaged: Sequence[Path]) -> str:
     """Takes it from a remote, or makes it again."""
     fetch = f"{_remove(damaged)}dvc fetch {output.path} && {checkout(output.path)}"
     if output.sealed:

@@ -15,13 +15,14 @@ from pipeline.off_lock import RUN_INFO, differs_from
 from pipeline.plan_file import DECLARED_STAGES
 from pipeline.process import processors
 from pipeline.progress import Progress
+from pipeline.run.run import Run
 from pipeline.running_steps import dvc_is_at_work, paths_in_the_making, running_steps
-from pipeline.verifying.contents import METRICS, Read, read_step
+from pipeline.verifying.contents import Read, read_step
 from pipeline.verifying.finding import Finding
 from pipeline.verifying.links import Ids, adapter_findings, digest_findings
 from pipeline.verifying.lock_files import lock_findings
-from pipeline.verifying.places import Stored, find, misplaced_findings
-from pipeline.verifying.recorded import Output, Recorded, Step, read_recorded
+from pipeline.verifying.places import StoredOutput, find, misplaced_findings
+from pipeline.verifying.recorded import Recorded, RecordedOutput, RecordedStep, read_recorded
 from pipeline.verifying.stored_bytes import HashedFiles, byte_findings
 from pipeline.visible import listed
 
@@ -60,11 +61,11 @@ class Verification:
         }
 
 
-def verify(params: Params, fast: bool = False, complete: bool = False) -> Verification:
-    """Verifies the current project.
+def verify(run: Run, fast: bool = False, complete: bool = False) -> Verification:
+    """Verifies the run in the current folder.
 
     Args:
-        params: of the project.
+        run: that is verified.
         fast: believe that bytes and contents are what they say, and look only at how artifacts name each other. Only
             run_info, and what then disagrees, is hashed: to say whether the file or its record is the wrong one.
         complete: what is not on this machine is a finding.
@@ -73,7 +74,7 @@ def verify(params: Params, fast: bool = False, complete: bool = False) -> Verifi
         ConfigError: if a lock file, or a file of a sealed part, cannot be read.
         RollbookError: outside of a DVC project.
     """
-    recorded = read_recorded(params)
+    params, recorded = run.params, read_recorded(run)
     busy = _busy(recorded)
     steps = [step for step in recorded.steps if step.entry.address not in busy]
     stored = {
@@ -95,7 +96,7 @@ def verify(params: Params, fast: bool = False, complete: bool = False) -> Verifi
     absent = [path for path, each in stored.items() if _is_absent(each)]
     if complete:
         findings += [_missing(stored[path].output) for path in absent]
-    since = _made_since(recorded, params) if findings else set()
+    since = _made_since(recorded) if findings else set()
     return Verification(
         findings=list(dict.fromkeys(_not_of(since, findings, recorded))),
         notes=[
@@ -116,7 +117,7 @@ def verify(params: Params, fast: bool = False, complete: bool = False) -> Verifi
 
 
 def _by_path(
-    stored: Mapping[str, Stored], hashed: HashedFiles | None
+    stored: Mapping[str, StoredOutput], hashed: HashedFiles | None
 ) -> Mapping[str, Sequence[Finding]]:
     """What is wrong with the place and the bytes of every output; of run_info alone where no others are hashed."""
     if hashed is None:
@@ -131,8 +132,8 @@ def _by_path(
 
 
 def _read(
-    steps: Iterable[Step],
-    stored: Mapping[str, Stored],
+    steps: Iterable[RecordedStep],
+    stored: Mapping[str, StoredOutput],
     damaged: set[str],
     hashed: HashedFiles | None,
 ) -> list[Read]:
@@ -145,7 +146,7 @@ def _read(
 def _linked(
     reads: Sequence[Read],
     wrong: set[str],
-    stored: Mapping[str, Stored],
+    stored: Mapping[str, StoredOutput],
     recorded: Recorded,
     params: Params,
 ) -> tuple[list[Finding], Sequence[str]]:
@@ -176,15 +177,15 @@ def _busy(recorded: Recorded) -> set[str]:
     }
 
 
-def _is_of_another_run(step: Step) -> bool:
+def _is_of_another_run(step: RecordedStep) -> bool:
     """Whether the workspace has another run_info of it than is recorded."""
     outputs = step.entry.outputs.items()
     return any(path.startswith(RUN_INFO) and differs_from(Path(path), md5) for path, md5 in outputs)
 
 
-def _made_since(before: Recorded, params: Params) -> set[str]:
+def _made_since(before: Recorded) -> set[str]:
     """Addresses of steps that DVC has run, or is running, since the record was read."""
-    now = read_recorded(params)
+    now = read_recorded(Run())
     return _busy(now) | {
         output.step for path, output in before.outputs.items() if now.outputs.get(path) != output
     }
@@ -205,7 +206,9 @@ def _with_parents(path: str) -> list[str]:
     return [path, *(each.as_posix() for each in Path(path).parents)]
 
 
-def _looked_into(paths: Iterable[str], stored: Mapping[str, Stored]) -> dict[str, list[Finding]]:
+def _looked_into(
+    paths: Iterable[str], stored: Mapping[str, StoredOutput]
+) -> dict[str, list[Finding]]:
     """What is wrong with the bytes of some outputs."""
     chosen = {path: stored[path] for path in paths}
     hashed = HashedFiles(chosen.values())
@@ -214,14 +217,14 @@ def _looked_into(paths: Iterable[str], stored: Mapping[str, Stored]) -> dict[str
 
 
 def _wrong_bytes(
-    chosen: Mapping[str, Stored], hashed: HashedFiles, stored: Mapping[str, Stored]
+    chosen: Mapping[str, StoredOutput], hashed: HashedFiles, stored: Mapping[str, StoredOutput]
 ) -> dict[str, list[Finding]]:
     """The same once they are hashed; bytes that belong to another output of `stored` are told by its name."""
     whose = _paths_by_md5(stored)
     return {path: [*byte_findings(each, hashed, whose)] for path, each in chosen.items()}
 
 
-def _with_mends(findings: Sequence[Finding], stored: Mapping[str, Stored]) -> list[Finding]:
+def _with_mends(findings: Sequence[Finding], stored: Mapping[str, StoredOutput]) -> list[Finding]:
     """Findings with the mend of the file where its bytes are not as recorded, and not that of the record."""
     about = {finding: _output_of(finding, stored) for finding in findings}
     found = _looked_into(filter(None, about.values()), stored)
@@ -233,13 +236,13 @@ def _with_mends(findings: Sequence[Finding], stored: Mapping[str, Stored]) -> li
     return [mended(finding) for finding in findings]
 
 
-def _missing(output: Output) -> Finding:
+def _missing(output: RecordedOutput) -> Finding:
     is_folder = Path(output.path).parent.name in FOLDERS
     mend = f"dvc pull {output.path}" if is_folder else "rollbook pull"
     return Finding(output.path, "is not on this machine, or not whole", output.md5, "nothing", mend)
 
 
-def _paths_by_md5(stored: Mapping[str, Stored]) -> Mapping[str, Sequence[str]]:
+def _paths_by_md5(stored: Mapping[str, StoredOutput]) -> Mapping[str, Sequence[str]]:
     """Outputs and files of folders by their md5."""
     found: dict[str, list[str]] = {}
     for path, each in stored.items():
@@ -248,7 +251,7 @@ def _paths_by_md5(stored: Mapping[str, Stored]) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def _is_absent(stored: Stored) -> bool:
+def _is_absent(stored: StoredOutput) -> bool:
     return not stored.is_whole and not stored.output.pruned
 
 
@@ -257,7 +260,7 @@ def _running(busy: set[str]) -> Iterator[str]:
         yield f"{listed(sorted(busy))}: running now, or not recorded yet, so what it makes is left out"
 
 
-def _where(stored: Mapping[str, Stored], complete: bool) -> Iterator[str]:
+def _where(stored: Mapping[str, StoredOutput], complete: bool) -> Iterator[str]:
     """Says what lies in only one place or none, by kind; absent ones unless they are findings."""
     pruned = [path for path, each in stored.items() if each.output.pruned and not each.is_whole]
     absent = [path for path, each in stored.items() if _is_absent(each)]
@@ -280,7 +283,9 @@ def _count(paths: Sequence[str]) -> str:
 
 def _unnamed(reads: Sequence[Read]) -> Iterator[str]:
     """Metrics say nothing about themselves."""
-    older = [read.step.entry.address for read in reads if read.info and METRICS not in read.info]
+    older = [
+        read.step.entry.address for read in reads if read.info and read.info.metrics_sha256 is None
+    ]
     if older:
         yield f"{listed(older)}: run by an older Rollbook, whose run_info does not name its metrics; their md5 does"
 

@@ -7,17 +7,25 @@ from pathlib import Path
 
 from pipeline.hashing import md5_of
 from pipeline.off_lock import off_lock
+from pipeline.run.run import Run
 
 FILE = Path("artifacts/run_info/update_policy/i0001.json")
 
 
+def recorded(md5s: dict[str, str]) -> Run:
+    """A run whose lock files name these outputs."""
+    run = Run()
+    vars(run)["md5s"] = md5s
+    return run
+
+
 def test_another_run_and_what_is_not_there(project: Path) -> None:
     FILE.parent.mkdir(parents=True)
-    assert off_lock({"i0001"}, {FILE.as_posix(): "0" * 32}) == []
+    assert off_lock(recorded({FILE.as_posix(): "0" * 32}), {"i0001"}) == []
     FILE.write_text("{}")
-    assert off_lock({"i0001"}, {FILE.as_posix(): md5_of(FILE)}) == []
-    assert off_lock({"i0001"}, {FILE.as_posix(): "0" * 32}) == ["update_policy@i0001"]
-    assert off_lock({"i0002"}, {FILE.as_posix(): "0" * 32}) == []
+    assert off_lock(recorded({FILE.as_posix(): md5_of(FILE)}), {"i0001"}) == []
+    assert off_lock(recorded({FILE.as_posix(): "0" * 32}), {"i0001"}) == ["update_policy@i0001"]
+    assert off_lock(recorded({FILE.as_posix(): "0" * 32}), {"i0002"}) == []
 
 
 def test_a_file_may_vanish_while_it_is_looked_at(project: Path) -> None:
@@ -33,7 +41,10 @@ def test_a_file_may_vanish_while_it_is_looked_at(project: Path) -> None:
     thread.start()
     try:
         for _ in range(3000):
-            assert off_lock({"i0001"}, {FILE.as_posix(): "0" * 32}) in ([], ["update_policy@i0001"])
+            assert off_lock(recorded({FILE.as_posix(): "0" * 32}), {"i0001"}) in (
+                [],
+                ["update_policy@i0001"],
+            )
     finally:
         done.set()
         thread.join()

@@ -29,9 +29,9 @@ from pipeline.cli.main import rollbook
 from pipeline.dvc_cache import cached_path, members
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.hashing import md5_of
-from pipeline.params import read_params
 from pipeline.plan_file import PLAN_FILE
 from pipeline.process import exclusive
+from pipeline.run.run import Run
 from pipeline.running_steps import lock_file_of
 from pipeline.schemas import versions
 from pipeline.sealed import files_of, read_part
@@ -72,7 +72,7 @@ FILES = [
 
 
 def verified(**options: Any) -> Verification:
-    return verify(read_params(), **options)
+    return verify(Run(), **options)
 
 
 def named(found: Verification) -> list[str]:
@@ -527,7 +527,7 @@ def test_fast_names_tables_that_it_cannot_look_into(run: Path) -> None:
 
 def test_a_file_that_vanishes_while_it_is_looked_at(run: Path) -> None:
     path = path_of("scores", "i0002")
-    output = read_recorded(read_params()).outputs[path.as_posix()]
+    output = read_recorded(Run()).outputs[path.as_posix()]
     stored = find(output)
     path.unlink()
     hashed = HashedFiles([stored])

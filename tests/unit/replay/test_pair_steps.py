@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import path_of, read_table
-from pipeline.params import read_params
+from pipeline.run.run import Run
 from pipeline.verifying.verification import verify
 from tests.in_process import chain_of
 from tests.unit.auditing.finished_run import make
@@ -35,7 +35,7 @@ def test_pairs_and_their_update_are_identical(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(finished)
     assert read_table(path_of("pairs", "i0001"), "pairs")[0].num_rows
-    assert verify(read_params()).findings == []
+    assert verify(Run()).findings == []
     for stage in ("compute_advantages", "update_policy"):
         result = replay(f"{stage}@i0001")
         assert result.exit_code == 0, result.output

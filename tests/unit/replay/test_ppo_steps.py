@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from pipeline.artifacts import path_of, read_table
 from pipeline.dvc_lock import output_md5s
-from pipeline.params import read_params
+from pipeline.run.run import Run
 from pipeline.training.critic_state import WEIGHTS_FILE
 from pipeline.verifying.verification import verify
 from tests.in_process import chain_of
@@ -80,7 +80,7 @@ def test_a_flipped_weight_of_the_critic_is_found_and_named(own: Path) -> None:
     assert result.exit_code == 1, result.output
     assert verdict("update_policy@i0002")["outcome"] == "different"
     assert "first in tensor head.weight" in result.output
-    assert [each.path for each in verify(read_params()).findings] == [file.as_posix()]
+    assert [each.path for each in verify(Run()).findings] == [file.as_posix()]
 
 
 def _head(file: Path) -> list[float]:
@@ -90,13 +90,13 @@ def _head(file: Path) -> list[float]:
 
 @pytest.mark.parametrize("with_its_md5", [False, True])
 def test_the_critic_of_another_iteration_is_found(own: Path, with_its_md5: bool) -> None:
-    assert verify(read_params()).findings == []
+    assert verify(Run()).findings == []
     earlier = path_of("values", "i0001")
     if with_its_md5:
         md5s = output_md5s()
         lock_says(md5s[own.as_posix()], md5s[earlier.as_posix()])
     shutil.rmtree(own)
     shutil.copytree(earlier, own)
-    named = {finding.path for finding in verify(read_params()).findings}
+    named = {finding.path for finding in verify(Run()).findings}
     assert any(Path(path) == own or own in Path(path).parents for path in named), named
     assert not any("i0001" in path for path in named)
