@@ -295,7 +295,6 @@ def test_what_a_policy_went_into(seen: Path) -> None:
     hows = {use["step"]: use["how"] for use in base["uses"]}
     assert hows["measure_logprobs@own0002"] == "measured its log-probs as the reference"
     assert base["policies"] == ["i0001", "i0002", "own0002"]
-    assert all(use["how"].endswith("as it is now") for use in base["uses"])
 
 
 def measured(key: str) -> bool:
