@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from pydantic import NonNegativeFloat, model_validator
 
@@ -24,6 +24,9 @@ from pipeline.signals import Signal
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Bound = Literal["low", "high", ""]
+"""The bound that clips a token; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,33 @@ class Loss(Component):
     def with_coefficients(self, kl_coef: float, entropy_coef: float) -> Self:
         """The same loss with coefficients as they stand now."""
         return self.model_copy(update={"kl_coef": kl_coef, "entropy_coef": entropy_coef})
+
+    def ratio_bounds(self) -> tuple[float, float] | None:
+        """Bounds of the ratio: `policy_term` clips tokens of a negative advantage below the first, and tokens of a
+        positive advantage above the second. None if it does not clip by the ratio alone, or not at all."""
+        return None
+
+    def clipped_at(
+        self,
+        ratio: float,
+        policy_logprob: float,  # noqa: ARG002, for losses that bound something else
+        advantage: float,
+    ) -> Bound | None:
+        """The bound that `policy_term` clips a token at; None if that cannot be told from the token alone.
+
+        For looks at a run, without torch.
+
+        Args:
+            ratio: at the loss's level.
+            policy_logprob: of the current policy.
+            advantage: of the token.
+        """
+        bounds = self.ratio_bounds()
+        if bounds is None:
+            return None
+        if advantage < 0 and ratio < bounds[0]:
+            return "low"
+        return "high" if advantage > 0 and ratio > bounds[1] else ""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """Ratio, policy term, masks, rollout correction, KL term, aggregation, entropy bonus.

@@ -48,6 +48,10 @@ class Cispo(Loss):
             raise ValueError(f"floor {self.floor:g} must be below cap {self.cap:g}")
         return self
 
+    def ratio_bounds(self) -> tuple[float, float]:
+        """See `Loss.ratio_bounds`."""
+        return self.floor, self.cap
+
     def policy_term(self, tokens: Tokens) -> PolicyTerm:
         """See the top of the file."""
         ratio, advantages = tokens.ratio.detach(), tokens.advantages

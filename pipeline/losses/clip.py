@@ -10,6 +10,7 @@ in value and gradient.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field, PositiveFloat
@@ -41,6 +42,12 @@ class Clipping(Model):
                 "so it caps the ratio of positive advantages too"
             )
         return found
+
+    def ratio_bounds(self) -> tuple[float, float]:
+        """See `Loss.ratio_bounds`. `delta` caps the ratio first: below a bound it decides for every ratio."""
+        low, high = 1 - self.clip_low, 1 + self.clip_high
+        cap = math.inf if self.delta is None else self.delta
+        return (math.inf if cap < low else low), (math.inf if cap <= high else high)
 
     def policy_term(self, tokens: Tokens) -> PolicyTerm:
         """The clipped surrogate of each token. Bounds are strict: a ratio exactly on one is not clipped."""

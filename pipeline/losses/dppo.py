@@ -13,11 +13,12 @@ engine that sampled (`old_logprobs: sampling`) and the aggregation of Dr. GRPO; 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from pipeline.losses.base import Loss, PolicyTerm, Tokens
+from pipeline.losses.base import Bound, Loss, PolicyTerm, Tokens
 from pipeline.losses.ratio import RatioLevel
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ class Dppo(Loss):
                 f"divergence kl; its authors use {USUAL_KL:g}"
             )
         return found
+
+    def clipped_at(self, ratio: float, policy_logprob: float, advantage: float) -> Bound:
+        """See `Loss.clipped_at`. The bounds are on probabilities, and none of the ratio alone."""
+        old_logprob = policy_logprob - math.log(ratio)
+        p, q = math.exp(policy_logprob), math.exp(old_logprob)
+        divergence = abs(p - q)
+        if self.divergence == "kl":
+            rest = math.log((max(1 - q, 0.0) + EPS) / (max(1 - p, 0.0) + EPS))
+            divergence = q * (old_logprob - policy_logprob) + (1 - q) * rest
+        if advantage > 0:
+            return "high" if p > q and divergence > self.clip_high else ""
+        return "low" if p < q and divergence > self.clip_low else ""
 
     def policy_term(self, tokens: Tokens) -> PolicyTerm:
         """See the top of the file."""

@@ -11,6 +11,7 @@ mean (verl); with `top_entropy` only those tokens make up the mean (TRL).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveFloat
@@ -42,6 +43,10 @@ class Gmpo(Loss):
     kl_bias_correction: bool = False
     clip_low: PositiveFloat = 0.4
     clip_high: PositiveFloat = 0.4
+
+    def ratio_bounds(self) -> tuple[float, float]:
+        """See `Loss.ratio_bounds`."""
+        return math.exp(-self.clip_low), math.exp(self.clip_high)
 
     def policy_term(self, tokens: Tokens) -> PolicyTerm:
         """See the top of the file. The mean stands on every token of its row, for `row_mean` to find it there."""

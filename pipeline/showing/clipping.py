@@ -1,8 +1,6 @@
-"""Which tokens of a rollout a bound of the loss held, from stored log-probs: the loss's own test, without torch.
+"""Which tokens of a rollout the loss clipped, from stored log-probs, by `Loss.clipped_at`: without torch.
 
-Known for losses that hold ratios of tokens or rollouts between two numbers, and for dppo, which bounds probabilities.
 The update has stored which share of the rollout's tokens it saw clipped: unless this finds as many, nothing is marked.
-clip_cov and kl_cov choose tokens by all others of a micro-batch, which is not stored.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.field_docs import headline_of
-from pipeline.losses.clip import Clipping
 from pipeline.losses.ratio import LOG_RATIO_LIMIT
 from pipeline.recipe_sections import UpdatePolicy
 from pipeline.showing.facts import Token
@@ -49,33 +46,6 @@ class Objective:
         except ValidationError:
             return cls(name, "", None)
         return cls(name, headline_of(type(update.loss)), update)
-
-    def held(self, token: Token, ratio: float, advantage: float) -> str | None:
-        """`low` or `high` for the bound that holds a token, empty for none; None where this loss clips otherwise.
-
-        Args:
-            token: with its ratio.
-            ratio: that the loss looks at, which may be the one of the whole rollout.
-            advantage: of the token.
-        """
-        loss: Any = self.update.loss if self.update is not None else None
-        name = type(loss).__module__.removeprefix(
-            "pipeline.losses."
-        )  # none is imported for another
-        if name == "dppo":
-            return _outside_region(loss, token, advantage)
-        if isinstance(loss, Clipping):
-            ratio = ratio if loss.delta is None else min(ratio, loss.delta)
-            bounds = 1 - loss.clip_low, 1 + loss.clip_high
-        elif name == "cispo":
-            bounds = loss.floor, loss.cap
-        elif name == "gmpo":
-            bounds = math.exp(-loss.clip_low), math.exp(loss.clip_high)
-        else:
-            return None
-        if advantage < 0 and ratio < bounds[0]:
-            return "low"
-        return "high" if advantage > 0 and ratio > bounds[1] else ""
 
     @property
     def has_ratio(self) -> bool:
@@ -122,36 +92,21 @@ def with_clips(
     seen = [token for token in tokens if token.ratio is not None]
     if objective.update is None or share is None or not seen:
         return list(tokens)
+    loss = objective.update.loss
     ratios = {token.place: float(token.ratio or 0.0) for token in seen}
-    if objective.update.loss.per_row:
+    if loss.per_row:
         logs = math.fsum(math.log(ratio) for ratio in ratios.values())
-        if objective.update.loss.ratio != "sequence_product":
+        if loss.ratio != "sequence_product":
             logs /= len(seen)
         row = math.exp(max(-LOG_RATIO_LIMIT, min(LOG_RATIO_LIMIT, logs)))
         ratios = dict.fromkeys(ratios, row)
     marks = {}
     for token in seen:
         own = advantage if token.advantage is None else token.advantage
-        mark = objective.held(token, ratios[token.place], own)
+        mark = loss.clipped_at(ratios[token.place], float(token.policy_logprob or 0.0), own)
         if mark is None:
             return list(tokens)
         marks[token.place] = mark
     if abs(sum(map(bool, marks.values())) / len(seen) - share) > AGREE:
         return list(tokens)
     return [replace(token, clipped=marks.get(token.place, "")) for token in tokens]
-
-
-def _outside_region(loss: Any, token: Token, advantage: float) -> str:
-    """The test of `pipeline/losses/dppo.py` on one token."""
-    from pipeline.losses.dppo import EPS
-
-    assert token.ratio is not None and token.policy_logprob is not None
-    old_logprob = token.policy_logprob - math.log(token.ratio)
-    now, old = math.exp(token.policy_logprob), math.exp(old_logprob)
-    moved = divergence = now - old
-    if loss.divergence == "kl":
-        rest = math.log((max(1 - old, 0.0) + EPS) / (max(1 - now, 0.0) + EPS))
-        divergence = old * (old_logprob - token.policy_logprob) + (1 - old) * rest
-    if advantage > 0:
-        return "high" if moved > 0 and abs(divergence) > loss.clip_high else ""
-    return "low" if moved < 0 and abs(divergence) > loss.clip_low else ""

@@ -1,6 +1,7 @@
 """The tokens that are marked as clipped are those that the loss itself, with torch, says are."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ torch = pytest.importorskip("torch")
 LOSSES: list[dict[str, Any]] = [
     {"name": "dapo"},
     {"name": "grpo", "clip_low": 0.1, "delta": 1.5},
+    {"name": "grpo", "clip_low": 0.1, "delta": 0.8},
+    {"name": "clip_cov"},
     {"name": "gspo", "clip_low": 3e-4, "clip_high": 4e-4},
     {"name": "rloo"},
     {"name": "cispo", "cap": 1.4, "floor": 0.7},
@@ -74,7 +77,40 @@ def test_marks_are_those_of_the_loss(loss: dict[str, Any], advantage: float) -> 
         marked = with_clips(tokens, advantage, share, objective)
         assert [token.clipped for token in marked] == flags
         clipped += sum(map(bool, flags))
-    assert clipped
+    # A delta between the bounds leaves nothing for the upper one.
+    assert clipped or (advantage > 0 and loss.get("delta") == 0.8)
+
+
+OWN = """
+from pipeline.losses.base import Loss, PolicyTerm
+
+
+class Halved(Loss):
+    '''A bound above that is half as far.'''
+
+    slack: float = 0.3
+
+    def ratio_bounds(self):
+        return 1 - self.slack, 1 + self.slack / 2
+
+    def policy_term(self, tokens):
+        low, high = self.ratio_bounds()
+        return PolicyTerm(
+            -tokens.ratio * tokens.advantages,
+            (tokens.ratio < low) & (tokens.advantages < 0),
+            (tokens.ratio > high) & (tokens.advantages > 0),
+        )
+"""
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_loss_of_ones_own_marks_by_its_bounds(tmp_path: Path, advantage: float) -> None:
+    (tmp_path / "halved.py").write_text(OWN)
+    loss = {"path": f"{tmp_path}/halved.py:Halved", "slack": 0.2}
+    tokens, flags, objective = tokens_and_flags(loss, advantage, 0)
+    share = sum(map(bool, flags)) / (SIZE - 2)
+    assert any(flags)
+    assert [token.clipped for token in with_clips(tokens, advantage, share, objective)] == flags
 
 
 def test_nothing_is_marked_where_the_update_saw_another_share() -> None:
