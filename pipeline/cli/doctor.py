@@ -72,7 +72,7 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
         found = diagnosis_of(run, chain)
     if not found.looked_at_something:
         raise ArtifactError(EMPTY, GET)
-    note_off_lock({BASE_KEY, *found.iterations})
+    note_off_lock({BASE_KEY, *found.iterations}, run)
     seconds = time.perf_counter() - started
     if as_json:
         click.echo(json.dumps({**found.to_dict(), "seconds": round(seconds, 3)}, indent=1))

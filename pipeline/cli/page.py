@@ -45,4 +45,4 @@ def page(chain: str, rollouts: int | None) -> None:
     write_page(shown, Limits(rollouts=rollouts or ROLLOUTS))
     size = PAGE.stat().st_size / 1e6
     click.echo(f"{PAGE}: {shown.key}, {size:.1f} MB; open it in a browser")
-    note_off_lock({BASE_KEY, *shown.keys})
+    note_off_lock({BASE_KEY, *shown.keys}, shown.run)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.artifacts import path_of
-from pipeline.doctor.iteration import Reading, has_sampled, is_made_of
+from pipeline.doctor.iteration import Reading, has_sampled
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import FEWEST_GROUPS
 from pipeline.ids import BASE_KEY
@@ -185,9 +185,9 @@ class ChainReading:
             table.path.as_posix()
             for item in self.iterations
             for kind, origin in JOINED
-            if (table := item.find_table(kind)) is not None
-            and (source := item.find_table(origin)) is not None
-            and not is_made_of(table, source)
+            if (table := item.find_table(kind))
+            and (source := item.find_table(origin))
+            and not table.facts.is_made_of(source.facts)
         ]
 
     @property

@@ -41,11 +41,11 @@ class Reading(Iteration):
                 self.run.find_table(kind, key)
                 for kind in ("rollouts", "scores", "advantages", "prompts")
             )
-            if rollouts is None or scores is None or not is_made_of(scores, rollouts):
+            if not (rollouts and scores and scores.facts.is_made_of(rollouts.facts)):
                 return None
             if not has_sampled(rollouts):
                 return None
-            if advantages is not None and not is_made_of(advantages, scores):
+            if advantages and not advantages.facts.is_made_of(scores.facts):
                 advantages = None
             parts.append(Tables(rollouts, scores, advantages, prompts))
         return Rollouts(parts)
@@ -79,8 +79,3 @@ def recipes_changed(keys: Collection[str]) -> str:
 def has_sampled(rollouts: StoredTable) -> bool:
     """Whether a table of rollouts has any but greedy ones."""
     return not pc.all(rollouts.column("greedy"), min_count=0).as_py()
-
-
-def is_made_of(table: StoredTable, source: StoredTable) -> bool:
-    """Whether a table was made from this one, and not from one that lay there before; a table that names none is."""
-    return table.facts.is_made_of(source.facts)
