@@ -36,7 +36,7 @@ FRAME = frozenset({
 """Modules and packages of the library that carry tables and settings without deciding what is in them: a change there
 re-runs nothing. Settings count through their values, which are part of every digest."""
 COUNTED = frozenset({
-    "advantages", "ancestry", "chain_tips", "chat_template", "cli", "coefficients", "comparing",
+    "advantages", "ancestry", "chat_template", "cli", "coefficients", "comparing",
     "critics", "curve_words", "disk_use", "doctor", "drawing", "dvc_cache", "dvc_lock",
     "engines", "estimation", "evaluation", "examples", "exporting", "field_docs", "fork_server",
     "framework_imports", "generation", "history", "ids", "losses", "model_card", "off_lock",

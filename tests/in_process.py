@@ -14,6 +14,7 @@ from pipeline.context import Context, Outputs
 from pipeline.ids import BASE_KEY
 from pipeline.plan import load_stage
 from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
+from pipeline.run.run import Run
 
 TRAINING_STAGES = ITERATION_STAGES[:-1]
 """All but the evaluation."""
@@ -25,6 +26,14 @@ def chain_of(recipe: str, keys: Sequence[str]) -> dict[str, dict[str, str]]:
         key: {"previous": previous, "recipe": recipe, "reference": BASE_KEY}
         for previous, key in itertools.pairwise([BASE_KEY, *keys])
     }
+
+
+def run_of(params: Params) -> Run:
+    """The run below the current directory under these settings, which need not stand in a params.yaml."""
+    run = Run()
+    run.params = params
+    run.configured = {key: item.model_dump() for key, item in params.iterations.items()}
+    return run
 
 
 def run_stage(name: str, key: str, params: Params) -> Outputs:

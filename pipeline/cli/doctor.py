@@ -16,7 +16,6 @@ from pipeline.cli.console import WIDTH_IN_FILES, note_off_lock, refuse_elsewhere
 from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError
 from pipeline.ids import BASE_KEY
-from pipeline.params import read_params
 from pipeline.visible import json_safe, visible
 
 if TYPE_CHECKING:
@@ -58,19 +57,22 @@ def doctor(chain: str, fail_on: str, listed: bool, as_json: bool) -> None:
 
     started = time.perf_counter()
     import_numpy_alone()
+    from pipeline.run.run import Run
+
+    run = Run()
     with redirect_stdout(sys.stderr):
-        params = read_params()
-    if all(check.path is None for check in params.doctor):  # one of the user's may bring pandas
+        own = [check for check in run.params.doctor if check.path is not None]
+    if not own:  # one of the user's may bring pandas
         settle_without_pandas()
     from pipeline.ancestry import EMPTY, GET
     from pipeline.doctor.diagnosis import diagnosis_of
     from pipeline.doctor.finding import at_least
 
     with redirect_stdout(sys.stderr):  # what the user's own checks print is no part of it
-        found = diagnosis_of(params, chain)
+        found = diagnosis_of(run, chain)
     if not found.looked_at_something:
         raise ArtifactError(EMPTY, GET)
-    note_off_lock({BASE_KEY, *found.iterations})
+    note_off_lock({BASE_KEY, *found.iterations}, run)
     seconds = time.perf_counter() - started
     if as_json:
         click.echo(json.dumps({**found.to_dict(), "seconds": round(seconds, 3)}, indent=1))
@@ -125,9 +127,10 @@ def _list(as_json: bool) -> None:
     """Every check with its thresholds as they stand, and what their docstrings say of them."""
     from pipeline.doctor.diagnosis import every_check
     from pipeline.field_docs import headline_of
+    from pipeline.run.run import Run
 
     with redirect_stdout(sys.stderr):
-        checks = every_check(read_params() if PARAMS_FILE.exists() else None)
+        checks = every_check(Run().params if PARAMS_FILE.exists() else None)
     if as_json:
         content = {
             check.name: {

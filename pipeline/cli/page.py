@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from pipeline.cli.console import note_off_lock, refuse_elsewhere
-from pipeline.params import read_params
 
 
 @click.command()
@@ -38,11 +37,12 @@ def page(chain: str, rollouts: int | None) -> None:
     settle_without_pandas()
     from pipeline.ids import BASE_KEY
     from pipeline.page.choosing import ROLLOUTS, Limits
-    from pipeline.page.run import run_of
+    from pipeline.page.shown import shown_chain
     from pipeline.page.writing import PAGE, write_page
+    from pipeline.run.run import Run
 
-    run = run_of(read_params(), chain)
-    write_page(run, Limits(rollouts=rollouts or ROLLOUTS))
+    shown = shown_chain(Run(), chain)
+    write_page(shown, Limits(rollouts=rollouts or ROLLOUTS))
     size = PAGE.stat().st_size / 1e6
-    click.echo(f"{PAGE}: {run.key}, {size:.1f} MB; open it in a browser")
-    note_off_lock({BASE_KEY, *run.chain})
+    click.echo(f"{PAGE}: {shown.key}, {size:.1f} MB; open it in a browser")
+    note_off_lock({BASE_KEY, *shown.keys}, shown.run)

@@ -1,11 +1,11 @@
 """What checks read: the metrics, tables and settings of one chain of iterations, each when it is first asked for.
 
-Tables are opened for a look, column by column (`pipeline.showing.tables`): nothing is hashed, no policy is opened.
+Tables are opened for a look, column by column (`pipeline.run.stored`): nothing is hashed, no policy is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,20 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.artifacts import path_of
-from pipeline.chain_tips import has_begun, tip_of
-from pipeline.config import Params
-from pipeline.doctor.iteration import (
-    Reading,
-    evaluation_of,
-    has_sampled,
-    is_made_of,
-    numbers_of,
-)
+from pipeline.doctor.iteration import Reading, has_sampled
 from pipeline.doctor.rollouts import Rollouts
 from pipeline.doctor.statistics import FEWEST_GROUPS
 from pipeline.ids import BASE_KEY
 from pipeline.ragged import IntArray
-from pipeline.showing.tables import stored
+from pipeline.run.chain import Chain
+from pipeline.run.run import Run
 
 COMMAND = "rollbook doctor"
 MADE = {
@@ -46,24 +39,24 @@ class ChainReading:
     """One chain of iterations, as far as it is finished.
 
     Attributes:
-        params: as the file has them now.
+        run: that the chain is part of.
+        params: of the run, as the file has them now.
         keys: iterations of the chain that have begun, in order.
     """
 
-    def __init__(self, params: Params, tip: str) -> None:
-        self.params = params
-        self._chain = params.chain(tip)
-        self.keys = [key for key in self._chain if has_begun(key)]
+    def __init__(self, chain: Chain) -> None:
+        self._chain, self.run, self.params = chain, chain.run, chain.run.params
+        self.keys = [item.key for item in chain.begun]
 
     @cached_property
     def iterations(self) -> list[Reading]:
         """Its iterations, in order."""
-        return [Reading(key, self.params) for key in self.keys]
+        return [Reading(self.run, key) for key in self.keys]
 
     @cached_property
     def first(self) -> Reading | None:
         """The first iteration of the chain, run or not; None if there is none."""
-        return Reading(self._chain[0], self.params) if self._chain else None
+        return Reading(self.run, self._chain.keys[0]) if self._chain.keys else None
 
     @cached_property
     def scored(self) -> list[tuple[Reading, Rollouts]]:
@@ -85,7 +78,7 @@ class ChainReading:
         return [(reading, reading.rollouts) for reading in found if reading.rollouts is not None]
 
     def _pooled(self, pool: Sequence[Reading]) -> Reading:
-        return Reading(pool[-1].key, self.params, [reading.key for reading in pool])
+        return Reading(self.run, pool[-1].key, [reading.key for reading in pool])
 
     @cached_property
     def reward_range(self) -> tuple[float, float] | None:
@@ -122,15 +115,20 @@ class ChainReading:
         return found[::-1]
 
     @cached_property
-    def base_metrics(self) -> dict[str, float]:
+    def base(self) -> Reading:
+        """The base policy."""
+        return Reading(self.run, BASE_KEY)
+
+    @property
+    def base_metrics(self) -> Mapping[str, float]:
         """Of the evaluation of the base policy; empty where there is none."""
-        return numbers_of("evaluate_policy", BASE_KEY)
+        return self.base.metrics
 
     @cached_property
     def base_lengths(self) -> IntArray | None:
         """Tokens that the sampled answers of the base policy's evaluation need at least, one more than it has for an
         answer that is cut off; None where they are not on disk."""
-        table = stored("evaluations", BASE_KEY)
+        table = self.base.find_table("evaluations")
         if table is None:
             return None
         sampled = pc.invert(table.column("greedy"))
@@ -139,30 +137,26 @@ class ChainReading:
         needed: IntArray = lengths.astype(np.int64) + cut
         return needed
 
-    @cached_property
+    @property
     def base_evaluation(self) -> pa.Table | None:
         """As `Reading.evaluation`."""
-        return evaluation_of(BASE_KEY)
+        return self.base.evaluation
 
     @property
     def missing(self) -> list[str]:
         """Paths of tables or metrics that are not on disk beside the other, so that checks say nothing of them."""
         made = [
+            *(("prepare_data", BASE_KEY, "data", part) for part in ("train", "evaluation")),
             *(
-                ("prepare_data", BASE_KEY, path_of("data", part))
-                for part in ("train", "evaluation")
-            ),
-            *(
-                (stage, key, path_of(kind, key))
+                (stage, key, kind, key)
                 for key in (BASE_KEY, *self.keys)
                 for stage, kind in MADE.items()
             ),
         ]
-        beside = [(path, path_of(f"metrics/{stage}", key)) for stage, key, path in made]
         lost = [
-            path if metrics.exists() else metrics
-            for path, metrics in beside
-            if path.exists() != metrics.exists()
+            path_of(kind, part) if has_metrics else path_of(f"metrics/{stage}", key)
+            for stage, key, kind, part in made
+            if self.run.has(kind, part) != (has_metrics := self.run.has_metrics(stage, key))
         ]
         return list(dict.fromkeys(each.as_posix() for each in lost))
 
@@ -170,17 +164,17 @@ class ChainReading:
     def empty(self) -> list[str]:
         """Paths of tables without a sampled rollout, of which nothing can be said, and of metrics without a number."""
         rollouts = [
-            path_of("rollouts", key)
-            for key in self.keys
-            if (table := stored("rollouts", key)) is not None and not has_sampled(table)
+            path_of("rollouts", item.key)
+            for item in self.iterations
+            if (table := item.find_table("rollouts")) is not None and not has_sampled(table)
         ]
         metrics = [
-            path
+            path_of(f"metrics/{stage}", key)
             for key in self.keys
             for stage in MADE
             if stage != "evaluate_policy"  # not every policy is evaluated
-            if (path := path_of(f"metrics/{stage}", key)).exists()
-            if not numbers_of(stage, key)
+            if self.run.has_metrics(stage, key)
+            if all(value is None for value in self.run.metrics(stage, key).values())
         ]
         return [each.as_posix() for each in (*rollouts, *metrics)]
 
@@ -189,11 +183,11 @@ class ChainReading:
         """Paths of tables that were made from others than those on disk, so that they are not looked at together."""
         return [
             table.path.as_posix()
-            for key in self.keys
+            for item in self.iterations
             for kind, origin in JOINED
-            if (table := stored(kind, key)) is not None
-            and (source := stored(origin, key)) is not None
-            and not is_made_of(table, source)
+            if (table := item.find_table(kind))
+            and (source := item.find_table(origin))
+            and not table.facts.is_made_of(source.facts)
         ]
 
     @property
@@ -204,21 +198,21 @@ class ChainReading:
     @property
     def has_base(self) -> bool:
         """Whether there are data, or an evaluation of the base policy, to look at."""
-        return bool(self.base_metrics) or path_of("data", "train").exists()
+        return bool(self.base_metrics) or self.run.has("data", "train")
 
 
-def chain_reading_of(params: Params, chain: str = "") -> ChainReading:
+def chain_reading_of(run: Run, chain: str = "") -> ChainReading:
     """What is stored of a chain.
 
     Args:
-        params: of the project.
+        run: that it is part of.
         chain: an iteration; its chain is that from the base policy up to it. Default: the last iteration of
             params.yaml that has begun.
 
     Raises:
         ConfigError: if there is no such iteration.
     """
-    return ChainReading(params, tip_of(params, chain, COMMAND))
+    return ChainReading(run.chain(chain, COMMAND))
 
 
 def _is_small(pool: Sequence[Reading]) -> bool:

@@ -17,8 +17,8 @@ from pipeline.doctor.conflicts import Conflict, conflicts_of
 from pipeline.doctor.finding import GRADES, Finding
 from pipeline.doctor.iteration import recipes_changed
 from pipeline.errors import RollbookError
-from pipeline.params import read_params
 from pipeline.registry import build, menu
+from pipeline.run.run import Run
 from pipeline.visible import listed, visible
 
 KIND = Check.kind
@@ -100,27 +100,33 @@ class Diagnosis:
         }
 
 
-def diagnose(chain: str = "", params: Params | None = None) -> list[Finding]:
+def diagnose(chain: str = "", run: Run | None = None) -> list[Finding]:
     """What is wrong with a chain of iterations, the worst first.
 
     Args:
         chain: an iteration whose chain is looked at; default: the last one started.
-        params: of the project; default: those of params.yaml.
+        run: default: that of the current folder.
 
     Raises:
         RollbookError: if there is no such iteration, a table is damaged, or a check fails.
     """
-    return list(diagnosis_of(read_params() if params is None else params, chain).findings)
+    return list(diagnosis_of(Run() if run is None else run, chain).findings)
 
 
-def diagnosis_of(params: Params, chain: str = "") -> Diagnosis:
+def diagnosis_of(run: Run, chain: str = "") -> Diagnosis:
     """The same with what was looked at, and what could not be."""
-    checks, run = checks_of(params), chain_reading_of(params, chain)
-    found = [finding for check in checks for finding in _asked(check, run)]
+    checks, read = checks_of(run.params), chain_reading_of(run, chain)
+    found = [finding for check in checks for finding in _asked(check, read)]
     found.sort(key=lambda each: (-GRADES.index(each.grade), list(each.iterations)[:1], each.check))
-    names = [check.name for check in checks]
     return Diagnosis(
-        run.keys, names, found, run.missing, run.outdated, run.has_base, run.empty, run.changed
+        read.keys,
+        [check.name for check in checks],
+        found,
+        read.missing,
+        read.outdated,
+        read.has_base,
+        read.empty,
+        read.changed,
     )
 
 

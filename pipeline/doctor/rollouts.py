@@ -16,8 +16,8 @@ from pipeline.doctor.statistics import same_pairs, without_nan
 from pipeline.estimation import Flags, aligned
 from pipeline.ragged import IntArray, Ragged
 from pipeline.rewards.base import Reward
+from pipeline.run.stored import StoredTable
 from pipeline.scoring.totals import FloatArray, numbers_in
-from pipeline.showing.tables import Stored
 
 NGRAM = 3
 """Tokens of what is counted as a repetition."""
@@ -27,10 +27,10 @@ NGRAM = 3
 class Tables:
     """Stored tables of an iteration; None where they are not on disk."""
 
-    rollouts: Stored
-    scores: Stored
-    advantages: Stored | None
-    prompts: Stored | None
+    rollouts: StoredTable
+    scores: StoredTable
+    advantages: StoredTable | None
+    prompts: StoredTable | None
 
 
 class Rollouts:

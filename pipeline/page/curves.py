@@ -9,8 +9,8 @@ from typing import Any
 
 from pipeline.curve_words import EVALUATION, TRAINING, Curve
 from pipeline.page.overview import at_samples, figure
-from pipeline.page.run import Branch, Row, Run
 from pipeline.page.scales import axis_layer
+from pipeline.page.shown import Branch, Row, ShownChain
 from pipeline.run.curves import REWARD_BOUNDS
 from pipeline.showing.sections import Grid
 from pipeline.visible import visible
@@ -133,9 +133,9 @@ class Chart:
         return list(range(-(-first // apart) * apart, last + 1, apart))
 
 
-def charts(run: Run) -> list[Chart]:
+def charts(shown: ShownChain) -> list[Chart]:
     """All curves that have a point: the evaluation first."""
-    found = [_evaluation(run), *(_training(run, column) for column in TRAINING)]
+    found = [_evaluation(shown), *(_training(shown, column) for column in TRAINING)]
     return [chart for chart in found if chart.points]
 
 
@@ -144,26 +144,26 @@ def specs(found: Sequence[Chart]) -> list[dict[str, Any]]:
     return [chart.spec(HEIGHTS[min(place, 1)]) for place, chart in enumerate(found)]
 
 
-def _evaluation(run: Run) -> Chart:
-    several = len(run.sets) > 1
+def _evaluation(shown: ShownChain) -> Chart:
+    several = len(shown.sets) > 1
     points = []
-    for branch in run.branches:
-        for name in run.sets:
+    for branch in shown.branches:
+        for name in shown.sets:
             of = f"{visible(name)} " if several else ""
-            series = {"mean": f"{of}{at_samples('mean', run)}", "greedy": f"{of}greedy"}
+            series = {"mean": f"{of}{at_samples('mean', shown)}", "greedy": f"{of}greedy"}
             for column, label in series.items():
                 points += [
                     _point(branch, row, label, column, row[f"{column}_low"], row[f"{column}_high"])
                     for row in branch.rows
                     if row["set"] == name and row[column] is not None
                 ]
-    return _chart(run, EVALUATION, points)
+    return _chart(shown, EVALUATION, points)
 
 
-def _training(run: Run, column: str) -> Chart:
+def _training(shown: ShownChain, column: str) -> Chart:
     curve = TRAINING[column]
     points = []
-    for branch in run.branches:
+    for branch in shown.branches:
         first_of = {row["iteration"]: row for row in reversed(branch.rows)}
         for row in reversed(first_of.values()):
             if row[column] is not None:
@@ -171,11 +171,11 @@ def _training(run: Run, column: str) -> Chart:
                 points.append(_point(branch, row, curve.title, column, low, high))
     if any(point["low"] is not None for point in points):
         curve = replace(curve, told=f"{curve.told}, with 95 % intervals")
-    return _chart(run, curve, points)
+    return _chart(shown, curve, points)
 
 
-def _chart(run: Run, curve: Curve, points: Sequence[Point]) -> Chart:
-    names = [visible(branch.name) for branch in run.branches]
+def _chart(shown: ShownChain, curve: Curve, points: Sequence[Point]) -> Chart:
+    names = [visible(branch.name) for branch in shown.branches]
     lines = dict.fromkeys((point["chain"], point["series"]) for point in points)
     told = "; ".join(
         _told([each for each in points if (each["chain"], each["series"]) == line])
@@ -206,10 +206,10 @@ def _told(points: Sequence[Point]) -> str:
     )
 
 
-def numbers(run: Run) -> Grid:
+def numbers(shown: ShownChain) -> Grid:
     """The training curves of all chains as a table."""
     every = [
-        row for branch in run.branches for row in branch.rows if row["iteration"] in branch.keys
+        row for branch in shown.branches for row in branch.rows if row["iteration"] in branch.keys
     ]
     names = [name for name in TRAINING if any(row[name] is not None for row in every)]
     rows = {row["iteration"]: row for row in reversed(every)}

@@ -12,7 +12,7 @@ from pipeline.doctor.finding import GRADES
 from pipeline.errors import RollbookError
 from pipeline.ids import EVALUATION, ITERATION_KEY
 from pipeline.page.overview import Tile
-from pipeline.page.run import Run
+from pipeline.page.shown import ShownChain
 from pipeline.showing.page import marked, told
 
 ROLLOUT = re.compile(
@@ -22,10 +22,10 @@ ROLLOUT = re.compile(
 """The id of a rollout or of a group in safe HTML, of training or of an evaluation set, whatever the set is called."""
 
 
-def diagnosed(run: Run) -> Diagnosis | RollbookError:
+def diagnosed(shown: ShownChain) -> Diagnosis | RollbookError:
     """What the doctor says; where a check of the project's own fails, what it failed of: the rest can be shown."""
     try:
-        return diagnosis_of(run.params, run.key)
+        return diagnosis_of(shown.run, shown.key)
     except RollbookError as error:
         return error
 

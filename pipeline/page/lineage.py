@@ -10,8 +10,7 @@ from pipeline.ancestry import ancestry_of
 from pipeline.errors import ArtifactError
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
-from pipeline.page.run import Run
-from pipeline.run.store import Store
+from pipeline.page.shown import ShownChain
 from pipeline.showing.page import marked, part_html
 from pipeline.showing.sections import Lines, Pairs
 from pipeline.tracing.links import Link, lineage_of
@@ -51,11 +50,11 @@ class Node:
         return MARGIN + LANE * self.lane
 
 
-def nodes(run: Run) -> dict[str, Node]:
+def nodes(shown: ShownChain) -> dict[str, Node]:
     """Every policy of params.yaml, sealed ones too: a lane for each branch."""
-    own = {BASE_KEY, *run.chain}
+    own = {BASE_KEY, *shown.keys}
     found = {BASE_KEY: Node(BASE_KEY, 0, 0, True, True)}
-    every = run.params.every_iteration
+    every = shown.every
     lanes = 0
     continued: set[str] = set()
     for key in sorted(
@@ -70,29 +69,28 @@ def nodes(run: Run) -> dict[str, Node]:
         else:
             lane = before.lane
         continued.add(before.key)
-        done = bool(run.stored.info("update_policy", key))
+        done = every[key].info("update_policy") is not None
         found[key] = Node(key, before.column + 1, lane, key in own, done)
     return found
 
 
-def drawing(run: Run) -> str:
+def drawing(shown: ShownChain) -> str:
     """The policies as SVG: solid lines for training, dashed ones for a reference that is not the base."""
-    found, every = nodes(run), run.params.every_iteration
+    found, every = nodes(shown), shown.every
     width = max(node.x for node in found.values()) + MARGIN
     height = max(node.y for node in found.values()) + MARGIN
     scores = {
-        row["iteration"]: row["mean"] for row in reversed(run.every_row) if row["mean"] is not None
+        row["iteration"]: row["mean"]
+        for row in reversed(shown.every_row)
+        if row["mean"] is not None
     }
     edges = []
     for key, item in every.items():
         edges.append(_edge(found[item.previous], found[key], "edge"))
-        if (
-            item.reference not in (BASE_KEY, item.previous)
-            and run.readings[key].recipe.needs_reference
-        ):
+        if item.reference not in (BASE_KEY, item.previous) and item.recipe.needs_reference:
             edges.append(_edge(found[item.reference], found[key], "edge reference"))
-    marks = [_node(node, scores.get(node.key), run.recipe(node.key)) for node in found.values()]
-    told = f"{len(found) - 1} iterations; the chain {BASE_KEY} to {run.key} has {len(run.chain)}"
+    marks = [_node(node, scores.get(node.key), shown.recipe(node.key)) for node in found.values()]
+    told = f"{len(found) - 1} iterations; the chain {BASE_KEY} to {shown.key} has {len(shown.keys)}"
     return (
         f'<div class="wide" tabindex="0" role="group" aria-label="Drawing of all policies">'
         f'<svg class="tree" role="img" aria-label="{escape(visible(told))}" width="{width}" height="{height}" '
@@ -122,14 +120,14 @@ def _node(node: Node, score: float | None, recipe: str) -> str:
     )
 
 
-def policies_html(run: Run) -> str:
+def policies_html(shown: ShownChain) -> str:
     """Each policy of the chain: what it was made from, newest first; open one to read it."""
-    if not run.finished:
+    if not shown.finished:
         return ""
-    digest = run.stored.digest(run.finished[-1])
-    recipes: Mapping[str, str] = {key: run.recipe(key) for key in run.chain}
+    digest = shown.run.policy_digest(shown.finished[-1])
+    recipes: Mapping[str, str] = {key: shown.recipe(key) for key in shown.keys}
     try:
-        found = lineage_of(Store(), ancestry_of(Store(), digest), recipes)
+        found = lineage_of(shown.run, ancestry_of(shown.run, digest), recipes)
     except ArtifactError as error:
         return part_html(Lines([f"What made the policies is not on disk: {error.line}"]))
     return "".join(_policies(found.links))

@@ -7,29 +7,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.artifacts import ROOT, path_of, read_json
-from pipeline.page.run import Run
+from pipeline.page.shown import ShownChain
+from pipeline.plan_file import RESCORE_STAGE
 from pipeline.rescoring import MOVED, most_moved
-from pipeline.showing.sections import Grid, Lines, Part, share, shown, signed
-from pipeline.showing.tables import stored
+from pipeline.run.run import Run
+from pipeline.showing.sections import Grid, Lines, Part, share, signed
+from pipeline.showing.sections import shown as figure
 
-KIND = "rescores"
 MOVED_SHOWN = 12
 """Rollouts whose advantage changed most, of all iterations together."""
 Named = tuple[str, list[Part]]
 
 
-def rescores(run: Run) -> Iterator[Named]:
+def rescores(shown: ShownChain) -> Iterator[Named]:
     """Every re-score by its name: numbers by iteration, then the rollouts that moved most."""
-    for name in sorted(folder.name for folder in (ROOT / KIND).glob("*/")):
-        kind = f"{KIND}/{name}"
-        numbers = {
-            key: read_json(path)
-            for key in run.chain
-            if (path := path_of(kind, key).with_suffix(".json")).exists()
-        }
-        if numbers:
-            yield name, [_by_iteration(numbers), *_moved(kind, list(numbers))]
+    for name in shown.run.rescore_names:
+        every = {key: shown.run.metrics(RESCORE_STAGE, key, name) for key in shown.keys}
+        if numbers := {key: each for key, each in every.items() if each}:
+            yield name, [_by_iteration(numbers), *_moved(shown.run, name, list(numbers))]
 
 
 def _by_iteration(numbers: Mapping[str, Mapping[str, Any]]) -> Grid:
@@ -47,9 +42,9 @@ def _by_iteration(numbers: Mapping[str, Mapping[str, Any]]) -> Grid:
         [
             key,
             f"{each['rollouts']:,}",
-            shown(each["old_reward"]),
-            shown(each["reward"]),
-            shown(each["rank_correlation"], 3),
+            figure(each["old_reward"]),
+            figure(each["reward"]),
+            figure(each["rank_correlation"], 3),
             share(each["sign_flips_share"]),
             str(each["groups_gained"]),
             str(each["groups_lost"]),
@@ -60,8 +55,9 @@ def _by_iteration(numbers: Mapping[str, Mapping[str, Any]]) -> Grid:
     return Grid(head, rows, head[1:])
 
 
-def _moved(kind: str, keys: Sequence[str]) -> list[Part]:
-    tables = [table.all(MOVED) for key in keys if (table := stored(kind, key))]
+def _moved(run: Run, name: str, keys: Sequence[str]) -> list[Part]:
+    found = (run.find_table(f"rescores/{name}", key) for key in keys)
+    tables = [table.all(MOVED) for table in found if table is not None]
     if not tables:
         return [Lines(["The tables are not on disk; `rollbook pull` brings them."])]
     moved = most_moved(
@@ -73,8 +69,8 @@ def _moved(kind: str, keys: Sequence[str]) -> list[Part]:
     rows = [
         [
             row["rollout_id"],
-            shown(row["old_reward"]),
-            shown(row["reward"]),
+            figure(row["old_reward"]),
+            figure(row["reward"]),
             signed(row["old_advantage"]),
             signed(row["advantage"]),
         ]

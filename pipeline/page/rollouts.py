@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.ancestry import span
-from pipeline.artifacts import path_of
 from pipeline.ids import BASE_KEY, IdParts
 from pipeline.page.choosing import (
     Limits,
@@ -28,10 +27,11 @@ from pipeline.page.choosing import (
     viewed_rows,
 )
 from pipeline.page.packing import packed
-from pipeline.page.run import Run
+from pipeline.page.shown import ShownChain
 from pipeline.page.token_views import TRAINING, Views
+from pipeline.run.run import Run
+from pipeline.run.stored import StoredTable
 from pipeline.showing.answers import REWARD
-from pipeline.showing.tables import Stored, stored
 from pipeline.visible import listed, visible
 
 COMPLETION = (
@@ -63,13 +63,15 @@ class _Block:
     """Rollouts of one iteration, or answers of its policy to one evaluation set.
 
     Attributes:
+        run: that it is part of.
         key: of the iteration.
         table: of the completions.
         evaluation_set: of an evaluation; empty in training.
     """
 
+    run: Run
     key: str
-    table: Stored
+    table: StoredTable
     evaluation_set: str = ""
 
     @cached_property
@@ -130,7 +132,7 @@ class _Chosen:
             wanted: names of columns; those that it does not have are left out.
             prefix: columns that begin so are wanted too.
         """
-        table = stored(kind, self.block.key)
+        table = self.block.run.find_table(kind, self.block.key)
         if table is None:
             return {}
         names = [
@@ -154,7 +156,7 @@ class _Chosen:
         """Prompt and reference answer by id of the prompt, in the order of the rows; None where not on disk."""
         order = dict.fromkeys(self.rollouts["prompt_id"].to_pylist())
         kind = "evaluations" if self.block.evaluation_set else "prompts"
-        table, rows = stored(kind, self.block.key), {}
+        table, rows = self.block.run.find_table(kind, self.block.key), {}
         if table is not None:
             found = table.all(["prompt_id", "prompt", "reference_answer"])
             if self.block.evaluation_set:
@@ -205,35 +207,37 @@ class Explored:
     chains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def explored(run: Run, limits: Limits) -> Explored:
+def explored(shown: ShownChain, limits: Limits) -> Explored:
     """Packs the rollouts and evaluations of a chain, and of others as far as there is room.
 
     Raises:
         ArtifactError: if a table is damaged.
     """
-    own = _Blocks.of([BASE_KEY, *run.chain])
-    this, *others = run.branches
-    everything, elsewhere, looked_at = own, [], [[BASE_KEY, *run.chain]]
+    own = _Blocks.of(shown.run, [BASE_KEY, *shown.keys])
+    this, *others = shown.branches
+    everything, elsewhere, looked_at = own, [], [[BASE_KEY, *shown.keys]]
     chains = {this.name: looked_at[0]}
     for branch in others:
-        both = everything + _Blocks.of(branch.keys)
+        both = everything + _Blocks.of(shown.run, branch.keys)
         if limits.have_room_for(both.rollouts, both.answers):
             everything = both
             looked_at.append(list(branch.keys))
-            chains[branch.name] = [BASE_KEY, *run.params.chain(branch.end)]
+            chains[branch.name] = [BASE_KEY, *branch.chain.keys]
         else:
             elsewhere.append(
-                f"The rollouts of {branch.name} are on a page of their own: `{run.command(branch.end)}`."
+                f"The rollouts of {branch.name} are on a page of their own: `{shown.command(branch.chain.tip)}`."
             )
-    more = f"`{run.command(more=f'--rollouts {enough(own.rollouts, own.answers)}')}` puts all on it"
+    more = (
+        f"`{shown.command(more=f'--rollouts {enough(own.rollouts, own.answers)}')}` puts all on it"
+    )
     beside = limits.of_evaluation(everything.rollouts)
-    asked = _packed(everything.training, run, limits, ROLLOUTS, more)
-    judged = _packed(everything.evaluations, run, beside, ANSWERS, more)
+    asked = _packed(everything.training, limits, ROLLOUTS, more)
+    judged = _packed(everything.evaluations, beside, ANSWERS, more)
     return Explored(
         {**asked.blocks, **judged.blocks},
         {**asked.views, **judged.views},
         {**asked.left_out, **judged.left_out},
-        [*_missing(run, looked_at), *elsewhere],
+        [*_missing(shown.run, looked_at), *elsewhere],
         chains,
     )
 
@@ -251,14 +255,14 @@ class _Blocks:
     evaluations: Sequence[_Block]
 
     @classmethod
-    def of(cls, keys: Sequence[str]) -> _Blocks:
+    def of(cls, run: Run, keys: Sequence[str]) -> _Blocks:
         """Those of some policies."""
         return cls(
-            [_Block(key, table) for key in keys if (table := stored("rollouts", key))],
+            [_Block(run, key, table) for key in keys if (table := run.find_table("rollouts", key))],
             [
-                _Block(key, table, name)
+                _Block(run, key, table, name)
                 for key in keys
-                if (table := stored("evaluations", key))
+                if (table := run.find_table("evaluations", key))
                 for name in pc.unique(table.column("set")).to_pylist()
             ],
         )
@@ -277,12 +281,11 @@ class _Blocks:
         return sum(len(block.places) for block in self.evaluations)
 
 
-def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str, more: str) -> Explored:
+def _packed(blocks: Sequence[_Block], limits: Limits, what: str, more: str) -> Explored:
     """Packs blocks of one kind within limits that they share.
 
     Args:
         blocks: to pack.
-        run: they are of.
         limits: of all together.
         what: they hold, for the sentences about what is left out.
         more: what puts all of them on the page, for the same.
@@ -308,7 +311,7 @@ def _packed(blocks: Sequence[_Block], run: Run, limits: Limits, what: str, more:
         packs[block.name] = packed(_columns(each, most, most_aside))
         if shown:
             kinds = () if block.evaluation_set else TRAINING
-            view = Views(run.stored, block.key, block.table, kinds)
+            view = Views(block.run, block.key, block.table, kinds)
             views[block.name] = packed(view.columns(shown, [each.rows[at] for at in shown]))
     on_page = sum(len(each.rows) for each in chosen)
     left_out = [
@@ -354,9 +357,8 @@ def _missing(run: Run, looked_at: Sequence[Sequence[str]]) -> Iterator[str]:
     for kind, stage in (("rollouts", "generate_rollouts"), ("evaluations", "evaluate_policy")):
 
         def brings(key: str, kind: str = kind, stage: str = stage) -> str:
-            path = path_of(kind, key)
-            made = run.stored.md5(path.as_posix()) or run.stored.info(stage, key)
-            return run.stored.fetch(path.as_posix()) if made and not path.exists() else ""
+            made = run.md5(kind, key) or run.info(stage, key)
+            return run.fetch_hint(kind, key) if made and not run.has(kind, key) else ""
 
         for chain in looked_at:
             for what, keys in itertools.groupby(chain, brings):

@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.run.run import Run
+from pipeline.run.stored import StoredTable
 from pipeline.showing.chain import Chain
 from pipeline.showing.clipping import Objective, with_clips, with_ratios
 from pipeline.showing.decoding import Decoder, decoder_for
 from pipeline.showing.facts import Token
 from pipeline.showing.rollouts import decoded, tokens_of
-from pipeline.showing.tables import Stored, stored
 from pipeline.visible import visible
 
 SPECIAL, MASKED, LOW, HIGH = 1, 2, 4, 8
@@ -33,15 +34,15 @@ class Views:
     """Token views of one iteration, or of its evaluation.
 
     Attributes:
-        chain: what run_info says.
+        run: that they are of.
         key: the iteration.
         completions: its table of rollouts, or of evaluation answers.
         beside: kinds of the tables that say more of them.
     """
 
-    chain: Chain
+    run: Run
     key: str
-    completions: Stored
+    completions: StoredTable
     beside: Sequence[str] = TRAINING
 
     def columns(self, shown: Sequence[int], places: Sequence[int]) -> dict[str, Any]:
@@ -81,16 +82,16 @@ class Views:
 
     @cached_property
     def _objective(self) -> Objective:
-        return Objective.of(self.chain.settings("update_policy", self.key))
+        return Objective.of(self.run.iteration(self.key).settings("update_policy"))
 
     @cached_property
     def _decoder(self) -> tuple[Decoder | None, str]:
         digests = pc.unique(self.completions.column("policy_digest")).to_pylist()
-        return decoder_for(self.chain.maker(digests[0], self.key) if digests else "", self.chain)
+        return decoder_for(self.run.maker(digests[0], self.key) if digests else "", Chain())
 
     def _beside(self, kind: str, rows: pa.Table) -> list[dict[str, Any]]:
         """Rows of another table in this order; empty where there is none."""
-        table = stored(kind, self.key) if kind in self.beside else None
+        table = self.run.find_table(kind, self.key) if kind in self.beside else None
         if table is None or not table.rows:
             return [{} for _ in range(rows.num_rows)]
         found = table.all()

@@ -19,9 +19,8 @@ from pipeline.page.lineage import drawing, policies_html
 from pipeline.page.overview import base_name, edited, evaluation, made_from, recipes, tiles
 from pipeline.page.rescores import rescores
 from pipeline.page.rollouts import explored
-from pipeline.page.run import COMMAND, Run
+from pipeline.page.shown import COMMAND, ShownChain
 from pipeline.page.vega import bundle
-from pipeline.run.run import Run as OpenRun
 from pipeline.showing.page import marked, part_html, safe, told
 from pipeline.showing.sections import Part
 
@@ -32,7 +31,7 @@ CHAINS_SHOWN = 6
 """Chains whose curves are drawn until the reader chooses others."""
 
 
-def write_page(run: Run, limits: Limits, path: Path = PAGE) -> None:
+def write_page(shown: ShownChain, limits: Limits, path: Path = PAGE) -> None:
     """Writes the page whole or not at all.
 
     Raises:
@@ -42,23 +41,23 @@ def write_page(run: Run, limits: Limits, path: Path = PAGE) -> None:
         raise ArtifactError(
             f"{path}: is a folder", "the page is written there; move the folder away"
         )
-    text = page_html(run, limits)
+    text = page_html(shown, limits)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def page_html(run: Run, limits: Limits) -> str:
+def page_html(shown: ShownChain, limits: Limits) -> str:
     """The page."""
-    found, drawn = explored(run, limits), charts(run)
-    diagnosis = diagnosed(run)
+    found, drawn = explored(shown, limits), charts(shown)
+    diagnosis = diagnosed(shown)
     sections = [
-        Section("overview", "Overview", _overview(run, diagnosis)),
-        Section("curves", "Curves", _curves(run, drawn)),
+        Section("overview", "Overview", _overview(shown, diagnosis)),
+        Section("curves", "Curves", _curves(shown, drawn)),
         Section("rollouts", "Rollouts", explorer_html(found)),
-        Section("doctor", "Doctor", _of_chain(run, findings_html(diagnosis))),
-        Section("rescores", "Re-scores", _of_chain(run, linked(_named(rescores(run))))),
-        Section("lineage", "Lineage", _lineage(run)),
-        Section("environment", "Environment", _of_chain(run, _named(environments(run)))),
+        Section("doctor", "Doctor", _of_chain(shown, findings_html(diagnosis))),
+        Section("rescores", "Re-scores", _of_chain(shown, linked(_named(rescores(shown))))),
+        Section("lineage", "Lineage", _lineage(shown)),
+        Section("environment", "Environment", _of_chain(shown, _named(environments(shown)))),
     ]
     scripts = []
     data: dict[str, object] = {}
@@ -69,51 +68,51 @@ def page_html(run: Run, limits: Limits) -> str:
         scripts.append(asset("explorer.js"))
     if drawn:
         scripts += [bundle(), asset("charts.js")]
-    return Document(_title(run), _subtitle(run), sections, scripts, data, found).html()
+    return Document(_title(shown), _subtitle(shown), sections, scripts, data, found).html()
 
 
-def _title(run: Run) -> str:
-    names = dict.fromkeys(run.recipe(key) for key in run.chain)
-    return f"{' → '.join(names)}: {BASE_KEY} to {run.key}" if names else "Nothing trained yet"
+def _title(shown: ShownChain) -> str:
+    names = dict.fromkeys(shown.recipe(key) for key in shown.keys)
+    return f"{' → '.join(names)}: {BASE_KEY} to {shown.key}" if names else "Nothing trained yet"
 
 
-def _subtitle(run: Run) -> str:
-    count = len(run.finished)
+def _subtitle(shown: ShownChain) -> str:
+    count = len(shown.finished)
     done = f"{count} iteration{'' if count == 1 else 's'}"
-    return f"{done} from base policy {base_name(run)}, seed {run.params.seed}"
+    return f"{done} from base policy {base_name(shown)}, seed {shown.run.params.seed}"
 
 
-def _overview(run: Run, diagnosis: Diagnosis | RollbookError) -> str:
+def _overview(shown: ShownChain, diagnosis: Diagnosis | RollbookError) -> str:
     parts = []
-    for line in (said_of(off_lock(OpenRun(), {BASE_KEY, *run.chain})), edited(run)):
+    for line in (said_of(off_lock(shown.run, {BASE_KEY, *shown.keys})), edited(shown)):
         if line:
             parts.append(f'<p class="finding warning">Note: {told(line)}.</p>')
-    if others := run.others():
+    if others := shown.others:
         parts.append(
-            f"<p>This page tells of the chain {BASE_KEY} to {marked(run.key)}; the curves and the lineage show "
-            f"all, and in the rollouts you choose. Others end with {marked(', '.join(others))}: "
+            f"<p>This page tells of the chain {BASE_KEY} to {marked(shown.key)}; the curves and the lineage show "
+            f"all, and in the rollouts you choose. Others end with {marked(', '.join(chain.tip for chain in others))}: "
             f"<code>{COMMAND} --chain KEY</code> tells of one.</p>"
         )
-    if not run.begun:
+    if not shown.begun:
         parts.append(
             "<p>No iteration has run yet. <code>dvc repro</code> trains what params.yaml says: what is below.</p>"
         )
-    elif not run.rows:
+    elif not shown.rows:
         parts.append("<p>No numbers are on disk. <code>rollbook pull</code> brings them.</p>")
-    if run.rows:
+    if shown.rows:
         cells = (
             f"<div><dt>{marked(tile.label)}</dt><dd>{marked(tile.value)}</dd>"
             f'<dd class="note">{told(tile.note)}</dd></div>'
-            for tile in (*tiles(run), findings_tile(diagnosis))
+            for tile in (*tiles(shown), findings_tile(diagnosis))
         )
         parts.append(f'<dl class="tiles">{"".join(cells)}</dl>')
-    parts.append(_tall(_html(evaluation(run))))
-    parts.append(_named(recipes(run)))
-    parts.append(f"<h3>Made from</h3>{_html(made_from(run))}")
+    parts.append(_tall(_html(evaluation(shown))))
+    parts.append(_named(recipes(shown)))
+    parts.append(f"<h3>Made from</h3>{_html(made_from(shown))}")
     return "".join(parts)
 
 
-def _curves(run: Run, drawn: Sequence[Chart]) -> str:
+def _curves(shown: ShownChain, drawn: Sequence[Chart]) -> str:
     if not drawn:
         return ""
     figures = "".join(
@@ -121,32 +120,32 @@ def _curves(run: Run, drawn: Sequence[Chart]) -> str:
         f'<div class="chart" aria-hidden="true"></div><p class="hidden">{safe(chart.told)}</p></figure>'
         for chart in drawn
     )
-    table = _tall(_html([numbers(run)]))
-    return f'{_legend(run)}<div class="charts">{figures}</div><details><summary>The numbers</summary>{table}</details>'
+    table = f"<details><summary>The numbers</summary>{_tall(_html([numbers(shown)]))}</details>"
+    return f'{_legend(shown)}<div class="charts">{figures}</div>{table}'
 
 
-def _legend(run: Run) -> str:
+def _legend(shown: ShownChain) -> str:
     """Of several chains, which colour each has, and which are shown; empty of one."""
-    if len(run.branches) == 1:
+    if len(shown.branches) == 1:
         return ""
     choices = "".join(
         f'<label><input type="checkbox" value="{safe(branch.name)}"{" checked" if at < CHAINS_SHOWN else ""}>'
         f'<span class="swatch c{at % CHAIN_COLORS + 1}"></span>{safe(branch.name)}</label>'
-        for at, branch in enumerate(run.branches)
+        for at, branch in enumerate(shown.branches)
     )
     return f'<fieldset id="chains"><legend>Chains</legend>{choices}</fieldset>'
 
 
-def _lineage(run: Run) -> str:
-    return f"{drawing(run)}{_of_chain(run, policies_html(run))}" if run.chain else ""
+def _lineage(shown: ShownChain) -> str:
+    return f"{drawing(shown)}{_of_chain(shown, policies_html(shown))}" if shown.keys else ""
 
 
-def _of_chain(run: Run, html: str) -> str:
+def _of_chain(shown: ShownChain, html: str) -> str:
     """What is told of one chain; where there are others, with a line that says of which."""
-    others = run.others()
+    others = shown.others
     if not html or not others:
         return html
-    line = f"Of the chain {BASE_KEY} to {run.key}; `{run.command(others[0])}` tells of another."
+    line = f"Of the chain {BASE_KEY} to {shown.key}; `{shown.command(others[0].tip)}` tells of another."
     return f'<p class="sub">{told(line)}</p>{html}'
 
 

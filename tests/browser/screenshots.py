@@ -35,11 +35,11 @@ Picture = tuple[str, bytes]
 def page_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
     """`reports/index.html` in both themes and widths: its beginning, curves, and a rollout with its group."""
     from pipeline.page.choosing import Limits
-    from pipeline.page.run import run_of
+    from pipeline.page.shown import shown_chain
     from pipeline.page.writing import PAGE, write_page
-    from pipeline.params import read_params
+    from pipeline.run.run import Run
 
-    write_page(run_of(read_params()), Limits())
+    write_page(shown_chain(Run()), Limits())
     for scheme in ("light", "dark"):
         for width, height in SIZES.items():
             context = browser.new_context(

@@ -23,7 +23,8 @@ from pipeline.doctor.diagnosis import diagnosis_of
 from pipeline.ids import BASE_KEY
 from pipeline.params import parse_params
 from pipeline.plan_file import ITERATION_STAGES
-from tests.in_process import chain_of, make_base, run_stage
+from pipeline.run.run import Run
+from tests.in_process import chain_of, make_base, run_of, run_stage
 from tests.unit.test_params import shipped
 
 OWN = "tests.doctor.own"
@@ -210,11 +211,11 @@ def make_run(bases: Path, base: str, params: Params, folder: Path) -> None:
             run_stage(stage, key, params)
 
 
-def make_spoiled(bases: Path, run: Spoiled, folder: Path) -> Params:
-    """Makes a spoiled run in a new folder, which becomes the current one; its settings."""
+def make_spoiled(bases: Path, run: Spoiled, folder: Path) -> Run:
+    """Makes a spoiled run in a new folder, which becomes the current one."""
     params = settings({**run.beside, run.setting: run.value}, run.iterations, run.evaluated)
     make_run(bases, run.base, params, folder)
-    return params
+    return run_of(params)
 
 
 def _enter(folder: Path) -> None:

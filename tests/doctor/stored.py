@@ -18,7 +18,7 @@ from pipeline.doctor.finding import Finding
 from pipeline.params import parse_params
 from pipeline.registry import build
 from tests.builders import advantage_inputs, prompt_rows, rollout_rows
-from tests.in_process import chain_of
+from tests.in_process import chain_of, run_of
 from tests.unit.test_params import shipped
 
 GROUPS = 20
@@ -169,4 +169,4 @@ def said(name: str, params: Params | None = None, **thresholds: Any) -> list[Fin
     """What one check says of what is stored below the current directory."""
     check = build("doctor.checks", {"name": name, **thresholds})
     assert isinstance(check, Check)
-    return list(check(chain_reading_of(params_of() if params is None else params)))
+    return list(check(chain_reading_of(run_of(params_of() if params is None else params))))

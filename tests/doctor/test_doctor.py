@@ -19,7 +19,6 @@ from pipeline.doctor.chain import chain_reading_of
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.conflicts import conflicts_of
 from pipeline.doctor.diagnosis import diagnose, diagnosis_of, every_check
-from pipeline.doctor.iteration import AS_RUN
 from pipeline.doctor.rollouts import NGRAM
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.field_docs import headline_of, text_on
@@ -28,6 +27,7 @@ from pipeline.params import parse_params
 from pipeline.plan import load_stage
 from pipeline.registry import build, menu
 from pipeline.rewards.repetition_penalty import RepetitionPenalty
+from pipeline.run.iteration import AS_RUN
 from pipeline.scoring.inputs import inputs_of
 from tests.doctor.stored import (
     GROUPS,
@@ -39,7 +39,7 @@ from tests.doctor.stored import (
     store,
     store_evaluation,
 )
-from tests.in_process import chain_of
+from tests.in_process import chain_of, run_of
 from tests.unit.test_params import problems, shipped
 
 OWN = '''
@@ -121,7 +121,7 @@ def test_every_threshold_says_what_it_is_and_every_check_what_it_is_about(name: 
 def test_nothing_is_said_of_a_project_that_has_run_nothing(project: Path, name: str) -> None:
     check = build("doctor.checks", name)
     assert isinstance(check, Check)
-    assert list(check(chain_reading_of(params_of()))) == []
+    assert list(check(chain_reading_of(run_of(params_of())))) == []
 
 
 @pytest.mark.parametrize("name", menu("doctor.checks"))
@@ -131,7 +131,7 @@ def test_nothing_is_said_where_only_metrics_are_on_disk(project: Path, name: str
         metrics(key, entropy=0.5, kl_old=0.01, ratio__max=2.0, clip_ratio__region_mean=0.1)
     check = build("doctor.checks", name)
     assert isinstance(check, Check)
-    assert list(check(chain_reading_of(params_of()))) == []
+    assert list(check(chain_reading_of(run_of(params_of())))) == []
 
 
 def test_the_recipe_is_read_where_the_stages_keep_it() -> None:
@@ -142,7 +142,7 @@ def test_the_recipe_is_read_where_the_stages_keep_it() -> None:
 def test_iterations_of_few_prompts_are_looked_at_together(project: Path) -> None:
     for key in KEYS:
         store(key, [MIXED] * 7)
-    [(reading, rollouts)] = chain_reading_of(params_of()).scored
+    [(reading, rollouts)] = chain_reading_of(run_of(params_of())).scored
     assert reading.keys == KEYS
     assert reading.name == "i0001–i0003"
     assert len(rollouts.group_ids) == 21
@@ -151,9 +151,9 @@ def test_iterations_of_few_prompts_are_looked_at_together(project: Path) -> None
 
 def test_rewards_have_a_range_where_two_differ(project: Path) -> None:
     store("i0001", [RIGHT] * GROUPS)
-    assert chain_reading_of(params_of()).reward_range is None
+    assert chain_reading_of(run_of(params_of())).reward_range is None
     store("i0002", [[0.25, None]] * GROUPS)
-    assert chain_reading_of(params_of()).reward_range == (0.25, 1.0)
+    assert chain_reading_of(run_of(params_of())).reward_range == (0.25, 1.0)
 
 
 def test_what_was_run_counts_and_not_what_params_yaml_says_since(project: Path) -> None:
@@ -169,13 +169,13 @@ def test_what_was_run_counts_and_not_what_params_yaml_says_since(project: Path) 
         path = path_of(f"run_info/{stage}", "i0001")
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"settings": settings}))
-    assert "group_size" in {each.check for each in diagnose(params=params_of())}
+    assert "group_size" in {each.check for each in diagnose(run=run_of(params_of()))}
 
 
 def test_repetition_is_that_of_the_reward_of_this_name(project: Path) -> None:
     texts = ["abcabcabc", "aaaa", "ab", "", "abcdef"]
     store("i0001", [[0.0] * len(texts)] * GROUPS, [texts] * GROUPS)
-    [(_, rollouts)] = chain_reading_of(params_of()).scored
+    [(_, rollouts)] = chain_reading_of(run_of(params_of())).scored
     penalty = RepetitionPenalty(ngram_size=NGRAM, max_penalty=-1.0)
     rows = inputs_of(
         *(read_table(path_of(kind, "i0001"), kind)[0] for kind in ("prompts", "rollouts"))
@@ -190,15 +190,15 @@ def test_repetition_is_that_of_the_reward_of_this_name(project: Path) -> None:
 
 def test_thresholds_are_settings(project: Path) -> None:
     _clips(0.2, 0.2, 0.2)
-    assert [each.check for each in diagnose(params=params_of())] == ["clip_share"]
-    assert diagnose(params=params_of(doctor=[{"name": "clip_share", "limit": 0.4}])) == []
-    assert diagnose(params=params_of(doctor=[{"name": "clip_share", "off": True}])) == []
+    assert [each.check for each in diagnose(run=run_of(params_of()))] == ["clip_share"]
+    assert diagnose(run=run_of(params_of(doctor=[{"name": "clip_share", "limit": 0.4}]))) == []
+    assert diagnose(run=run_of(params_of(doctor=[{"name": "clip_share", "off": True}]))) == []
 
 
 def test_a_check_of_the_projects_own(project: Path) -> None:
     _clips(0.1, 0.1, 0.1)
     Path("mine.py").write_text(OWN)
-    [found] = diagnose(params=params_of(doctor=[{"path": "mine.py:LongRun"}]))
+    [found] = diagnose(run=run_of(params_of(doctor=[{"path": "mine.py:LongRun"}])))
     assert found == Finding(
         "LongRun",
         "note",
@@ -208,15 +208,15 @@ def test_a_check_of_the_projects_own(project: Path) -> None:
         "patience",
         Change("recipes.grpo.update_policy.learning_rate", "0.0003", "1.0e-9"),
     )
-    assert diagnose(params=params_of(doctor=[{"path": "mine.py:LongRun", "most": 3}])) == []
+    assert diagnose(run=run_of(params_of(doctor=[{"path": "mine.py:LongRun", "most": 3}]))) == []
 
 
 def test_a_check_that_breaks_is_named(project: Path) -> None:
     Path("mine.py").write_text(OWN)
     with pytest.raises(RollbookError, match="Broken failed: ValueError: no such luck") as told:
-        diagnose(params=params_of(doctor=[{"path": "mine.py:Broken"}]))
+        diagnose(run=run_of(params_of(doctor=[{"path": "mine.py:Broken"}])))
     assert '{path: "mine.py:Broken", off: true}' in told.value.hint
-    assert diagnose(params=params_of(doctor=[{"path": "mine.py:Broken", "off": True}])) == []
+    assert diagnose(run=run_of(params_of(doctor=[{"path": "mine.py:Broken", "off": True}]))) == []
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_check_that_breaks_is_named(project: Path) -> None:
 def test_a_check_that_gives_nonsense_is_named(project: Path, line: str, said: str) -> None:
     Path("mine.py").write_text(NONSENSE.format(line=line))
     with pytest.raises(RollbookError, match=f"check Nonsense failed: {said}"):
-        diagnose(params=params_of(doctor=[{"path": "mine.py:Nonsense"}]))
+        diagnose(run=run_of(params_of(doctor=[{"path": "mine.py:Nonsense"}])))
 
 
 @pytest.mark.parametrize(
@@ -268,35 +268,35 @@ def test_the_section_changes_no_digest() -> None:
 def test_the_worst_comes_first(project: Path) -> None:
     _clips(0.2, 0.2, 0.2)
     store("i0003", [RIGHT] * GROUPS)
-    grades = [each.grade for each in diagnose(params=params_of())]
+    grades = [each.grade for each in diagnose(run=run_of(params_of()))]
     assert grades == ["serious", "warning"]
 
 
 def test_another_chain(project: Path) -> None:
     raw = shipped()
     raw["iterations"] = {**chain_of("grpo", KEYS), **chain_of("grpo", ["b0001"])}
-    params = parse_params(raw)
+    run = run_of(parse_params(raw))
     _clips(0.2, 0.2, 0.2)
     metrics("b0001", clip_ratio__region_mean=0.1)
-    assert list(diagnosis_of(params).iterations) == ["b0001"]
-    assert list(diagnosis_of(params, "i0003").iterations) == list(KEYS)
-    assert list(diagnosis_of(params, "i0002").iterations) == list(KEYS[:2])
-    assert list(diagnosis_of(params, "i0000").iterations) == []
+    assert list(diagnosis_of(run).iterations) == ["b0001"]
+    assert list(diagnosis_of(run, "i0003").iterations) == list(KEYS)
+    assert list(diagnosis_of(run, "i0002").iterations) == list(KEYS[:2])
+    assert list(diagnosis_of(run, "i0000").iterations) == []
     with pytest.raises(ConfigError, match="did you mean 'i0003'"):
-        diagnose("i0004", params)
+        diagnose("i0004", run)
 
 
 def test_what_is_not_on_disk_is_said(project: Path) -> None:
     store("i0001", [MIXED] * GROUPS)
     path_of("scores", "i0001").unlink()
-    assert diagnosis_of(params_of()).missing == ["artifacts/scores/i0001.parquet"]
+    assert diagnosis_of(run_of(params_of())).missing == ["artifacts/scores/i0001.parquet"]
 
 
 def test_tables_of_every_stage_that_checks_read_are_missed(project: Path) -> None:
     stages = ("compute_advantages", "update_policy")
     for stage, key in (("prepare_data", BASE_KEY), *((stage, "i0001") for stage in stages)):
         write_json({"rows": 1}, path_of(f"metrics/{stage}", key))
-    assert diagnosis_of(params_of()).missing == [
+    assert diagnosis_of(run_of(params_of())).missing == [
         "artifacts/data/train.parquet",
         "artifacts/data/evaluation.parquet",
         "artifacts/advantages/i0001.parquet",
@@ -310,7 +310,7 @@ def test_metrics_that_are_gone_or_hold_nothing_are_missed(project: Path) -> None
     gone.unlink()
     emptied = path_of("metrics/score_rollouts", "i0001")
     write_json({}, emptied)
-    found = diagnosis_of(params_of())
+    found = diagnosis_of(run_of(params_of()))
     assert (found.missing, found.empty) == ([gone.as_posix()], [emptied.as_posix()])
     assert any(f"without anything to look at: {emptied}" in each for each in found.remarks)
 
@@ -321,7 +321,7 @@ def test_tables_without_a_row_are_told(project: Path) -> None:
     for kind in ("rollouts", "scores"):
         table, facts = read_table(path_of(kind, "i0001"), kind)
         write_table(table.slice(0, 0), kind, "i0001", facts.inputs)
-    found = diagnosis_of(params_of())
+    found = diagnosis_of(run_of(params_of()))
     assert found.findings == []
     assert found.empty == ["artifacts/rollouts/i0001.parquet"]
 
@@ -333,7 +333,7 @@ def test_metrics_that_are_no_numbers_are_told(project: Path, text: str) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(f'{{"entropy": {text}}}')
     with pytest.raises(ArtifactError, match=r"update_policy/i0001\.json: truncated or damaged"):
-        diagnose(params=params_of())
+        diagnose(run=run_of(params_of()))
 
 
 def test_scores_of_other_rollouts_are_not_looked_at(project: Path) -> None:
@@ -342,7 +342,7 @@ def test_scores_of_other_rollouts_are_not_looked_at(project: Path) -> None:
         store(key, [RIGHT] * GROUPS)
     scores, _ = read_table(path_of("scores", "i0002"), "scores")
     write_table(scores, "scores", "i0002", {"rollouts": "those that lay there before"})
-    found = diagnosis_of(params_of())
+    found = diagnosis_of(run_of(params_of()))
     assert found.outdated == ["artifacts/scores/i0002.parquet"]
     assert [each.iterations for each in found.findings if each.check == "reward_values"] == [
         ("i0001",)
@@ -364,9 +364,9 @@ def test_advantages_of_other_scores_are_told(project: Path) -> None:
     write_table(
         schema_of("advantages").build(columns), "advantages", "i0001", {"scores": "of another run"}
     )
-    found = diagnosis_of(params_of())
+    found = diagnosis_of(run_of(params_of()))
     assert found.outdated == ["artifacts/advantages/i0001.parquet"]
-    [(_, rollouts)] = chain_reading_of(params_of()).scored
+    [(_, rollouts)] = chain_reading_of(run_of(params_of())).scored
     assert rollouts.advantages is None
     assert any("made from other tables" in remark for remark in found.remarks)
 
@@ -375,7 +375,7 @@ def test_scores_are_joined_by_id(project: Path) -> None:
     store("i0001", [[0.0, 1.0, 2.0, 3.0]] * GROUPS)
     scores, _ = read_table(path_of("scores", "i0001"), "scores")
     write_table(scores.take(list(range(len(scores)))[::-1]), "scores", "i0001")
-    [(_, rollouts)] = chain_reading_of(params_of()).scored
+    [(_, rollouts)] = chain_reading_of(run_of(params_of())).scored
     assert rollouts.rewards.tolist() == [0.0, 1.0, 2.0, 3.0] * GROUPS
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.doctor.diagnosis import diagnosis_of
 from tests.doctor.spoiled import HEALTHY, SPOILED, make_bases, make_run, make_spoiled, settings
+from tests.in_process import run_of
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def test_a_healthy_run_has_no_findings(
     monkeypatch.chdir(tmp_path)
     params = settings({}, HEALTHY)
     make_run(bases, "unsure", params, tmp_path / "run")
-    found = diagnosis_of(params)
+    found = diagnosis_of(run_of(params))
     assert len(found.iterations) == HEALTHY
     assert [str(each) for each in found.findings] == []
 

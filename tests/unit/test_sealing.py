@@ -31,7 +31,7 @@ from pipeline.page.findings import diagnosed, findings_html
 from pipeline.page.lineage import drawing
 from pipeline.page.overview import evaluation, recipes
 from pipeline.page.rollouts import explored
-from pipeline.page.run import run_of
+from pipeline.page.shown import shown_chain
 from pipeline.params import parse_params, read_params, read_text, write_text
 from pipeline.plan import make_plan
 from pipeline.plan_file import PLAN_FILE
@@ -174,7 +174,7 @@ def test_the_page_shows_of_sealed_iterations_what_it_showed_before(
 
 
 def _on_the_page() -> dict[str, Any]:
-    run = run_of(read_params())
+    run = shown_chain(Run())
     return {
         "explored": explored(run, Limits()),
         "charts": charts(run),

@@ -16,7 +16,6 @@ from pydantic import NonNegativeInt
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check
 from pipeline.doctor.finding import Change, Finding
-from pipeline.showing.tables import stored
 
 SIGNS = re.compile(r"\s*([^\w\s])\s*")
 STOPS = " .?!:;,"
@@ -33,7 +32,7 @@ class EvaluationLeak(Check):
     prompts: NonNegativeInt = 0
 
     def __call__(self, run: ChainReading) -> Iterator[Finding]:
-        train, held_out = stored("data", "train"), stored("data", "evaluation")
+        train, held_out = (run.run.find_table("data", part) for part in ("train", "evaluation"))
         if train is None or held_out is None:
             return
         known = {

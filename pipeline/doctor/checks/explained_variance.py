@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check, change_of
-from pipeline.doctor.critic_pace import NEEDED, below_usual, faster, overshot, slower
+from pipeline.doctor.checks.critic_pace import NEEDED, below_usual, faster, overshot, slower
 from pipeline.doctor.finding import Change, Finding
 from pipeline.doctor.iteration import Reading
 

@@ -37,7 +37,7 @@ class PairsEasy(Check):
     margins: PositiveFloat = 3.0
 
     def __call__(self, run: ChainReading) -> Iterator[Finding]:
-        judged = [each for each in run.having(ACCURACIES, MARGINS) if _is_judged(each, run)]
+        judged = [each for each in run.having(ACCURACIES, MARGINS) if _is_judged(each)]
         found = [
             each
             for each in judged
@@ -59,20 +59,16 @@ class PairsEasy(Check):
             Change(
                 f"iterations.{last.key}.reference",
                 last.reference,
-                f"{_previous(last, run)}, and likewise later ones: pairs are then compared anew",
+                f"{last.previous}, and likewise later ones: pairs are then compared anew",
             ),
         )
 
 
-def _is_judged(reading: Reading, run: ChainReading) -> bool:
+def _is_judged(reading: Reading) -> bool:
     update = reading.recipe.update_policy
     return (
         update.loss.needs_pairs
         and getattr(update.loss, "variant", FADING[0]) in FADING
         and update.epochs == 1
-        and reading.reference != _previous(reading, run)
+        and reading.reference != reading.previous
     )
-
-
-def _previous(reading: Reading, run: ChainReading) -> str:
-    return run.params.every_iteration[reading.key].previous

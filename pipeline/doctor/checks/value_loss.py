@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat
 from pipeline.component import Share
 from pipeline.doctor.chain import ChainReading
 from pipeline.doctor.checks.base import Check
-from pipeline.doctor.critic_pace import NEEDED, faster, is_mean, overshot, slower
+from pipeline.doctor.checks.critic_pace import NEEDED, faster, is_mean, overshot, slower
 from pipeline.doctor.finding import Finding
 from pipeline.doctor.iteration import Reading
 from pipeline.doctor.statistics import first_and_last

@@ -10,8 +10,8 @@ import pytest
 from pipeline.config import PARAMS_FILE
 from pipeline.curve_words import TRAINING
 from pipeline.page.curves import TICKS, Chart, charts, numbers, specs
-from pipeline.page.run import run_of
-from pipeline.params import read_params
+from pipeline.page.shown import shown_chain
+from pipeline.run.run import Run
 from tests.unit.page.project import make, write_params
 
 
@@ -49,7 +49,7 @@ def test_marks_are_whole_iterations_within_the_axis(
 
 
 def test_the_curves_of_a_run(stored_run: Path) -> None:
-    found = {each.curve.title: each for each in charts(run_of(read_params()))}
+    found = {each.curve.title: each for each in charts(shown_chain(Run()))}
     assert list(found)[:2] == ["Evaluation", "Training reward"]
     assert "KL to the reference" not in found  # never measured
     assert "mean@4 goes from 0.4 at i0000 to 0.6 at i0002" in found["Evaluation"].told
@@ -68,7 +68,7 @@ def test_every_chain_is_a_line_of_its_own_colour(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make(branch=("b0002", "i0001"))
-    run = run_of(read_params(), "i0002")
+    run = shown_chain(Run(), "i0002")
     evaluation, reward, *_ = charts(run)
     drawn: dict[tuple[str, str], list[str]] = {}
     for point in evaluation.points:
@@ -93,4 +93,4 @@ def test_a_chain_that_has_not_begun_is_not_drawn(own_run: Path) -> None:
     raw = json.loads(PARAMS_FILE.read_text())
     raw["iterations"]["b0002"] = {"previous": "i0001", "recipe": "grpo", "reference": "i0000"}
     write_params(raw)
-    assert [branch.name for branch in run_of(read_params()).branches] == ["i0002, grpo"]
+    assert [branch.name for branch in shown_chain(Run()).branches] == ["i0002, grpo"]

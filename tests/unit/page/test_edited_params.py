@@ -10,15 +10,15 @@ import pytest
 from pipeline.artifacts import path_of, read_json, write_json
 from pipeline.cli.report import as_it_ran
 from pipeline.doctor.diagnosis import diagnosis_of
-from pipeline.doctor.iteration import AS_RUN, Reading
 from pipeline.page.choosing import Limits
 from pipeline.page.curves import charts
 from pipeline.page.overview import edited
-from pipeline.page.run import Run, run_of
+from pipeline.page.shown import ShownChain, shown_chain
 from pipeline.page.writing import page_html
 from pipeline.params import read_params
 from pipeline.report import Report, ReportedPolicy
-from pipeline.run.run import Run as OpenRun
+from pipeline.run.iteration import AS_RUN
+from pipeline.run.run import Run
 from pipeline.yaml_text import parse_yaml
 from tests.unit.page.project import KEYS, write_params
 
@@ -36,26 +36,26 @@ def raw(own_run: Path) -> dict[str, Any]:
     return parse_yaml(Path("params.yaml").read_text(), "params.yaml")
 
 
-def run_with(raw: dict[str, Any]) -> Run:
+def run_with(raw: dict[str, Any]) -> ShownChain:
     write_params(raw)
-    return run_of(read_params())
+    return shown_chain(Run())
 
 
 def test_nothing_is_said_of_a_file_that_says_what_ran(raw: dict[str, Any]) -> None:
-    assert not edited(run_with(raw)) and not diagnosis_of(read_params()).changed
+    assert not edited(run_with(raw)) and not diagnosis_of(Run()).changed
 
 
 def test_an_iteration_under_another_recipe_keeps_the_name_that_made_it(raw: dict[str, Any]) -> None:
     raw["iterations"][LAST]["recipe"] = "language_model"
     run = run_with(raw)
-    assert run.recipe(LAST) == "grpo" and Reading(LAST, run.params).recipe_name == "grpo"
+    assert run.recipe(LAST) == "grpo" and Run().iteration(LAST).recipe_name == "grpo"
     page = page_html(run, Limits())
     assert "grpo: i0000 to i0002</h1>" in page and "language_model" not in page
     assert f"another recipe than {LAST} ran with" in edited(run)
-    found = diagnosis_of(run.params)
+    found = diagnosis_of(run.run)
     assert found.changed == [LAST] == found.to_dict()["changed"]
     assert any(f"another recipe now than {LAST} ran with" in each for each in found.remarks)
-    table, changed = as_it_ran(Report([ReportedPolicy(LAST, 2, "language_model", {})]), OpenRun())
+    table, changed = as_it_ran(Report([ReportedPolicy(LAST, 2, "language_model", {})]), run.run)
     assert (table.iterations[0].recipe, changed) == ("grpo", [LAST])
 
 
@@ -63,7 +63,7 @@ def test_an_edited_recipe_keeps_its_name_and_is_told_as_it_ran(raw: dict[str, An
     raw["recipes"]["grpo"]["generate_rollouts"]["temperature"] = 0.25
     run = run_with(raw)
     assert run.recipe(LAST) == "grpo" and run.changed == [LAST]
-    assert run.readings[LAST].recipe.generate_rollouts.temperature != 0.25
+    assert run.every[LAST].recipe.generate_rollouts.temperature != 0.25
 
 
 def test_means_are_named_by_the_samples_that_they_are_of(raw: dict[str, Any]) -> None:
@@ -76,4 +76,4 @@ def test_means_are_named_by_the_samples_that_they_are_of(raw: dict[str, Any]) ->
     assert "another number of samples than the evaluations have" in edited(run)
     path = path_of("metrics/evaluate_policy", LAST)
     write_json({"eval/heldout/mean_at_8": 0.5}, path)
-    assert "heldout, mean@4 or 8" in page_html(run_of(read_params()), Limits())
+    assert "heldout, mean@4 or 8" in page_html(shown_chain(Run()), Limits())

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pipeline.artifacts import path_of, rows_in
 from pipeline.page.choosing import Limits, enough
 from pipeline.page.rollouts import Explored, explored
-from pipeline.page.run import run_of
+from pipeline.page.shown import shown_chain
 from pipeline.page.token_views import HIGH, LOW, MASKED, SPECIAL
-from pipeline.params import read_params
+from pipeline.run.run import Run
 from pipeline.showing.facts import RolloutFacts, Token
 from pipeline.showing.shown import facts_of
 from pipeline.visible import visible
@@ -35,7 +35,7 @@ def unpacked(text: str) -> Any:
 
 
 def pack(limits: Limits | None = None) -> Explored:
-    return explored(run_of(read_params()), limits or Limits())
+    return explored(shown_chain(Run()), limits or Limits())
 
 
 def said_of(found: Explored, what: str) -> str:
@@ -181,7 +181,7 @@ def test_other_chains_are_here_whole_or_said_to_be_elsewhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make(branch=("b0002", "i0001"))
-    run = run_of(read_params(), "i0002")
+    run = shown_chain(Run(), "i0002")
     both = explored(run, Limits())
     assert list(both.blocks)[:3] == [*KEYS, "b0002"] and "eval:heldout/b0002" in both.blocks
     assert both.chains == {

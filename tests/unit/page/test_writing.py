@@ -20,12 +20,11 @@ from pipeline.dvc_lock import LOCK_FILE
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.page.choosing import Limits
 from pipeline.page.curves import charts
-from pipeline.page.run import run_of
+from pipeline.page.shown import shown_chain
 from pipeline.page.writing import PAGE, page_html, write_page
-from pipeline.params import read_params
 from pipeline.report import Report, read_iterations, with_reward_bounds, write_curves
 from pipeline.run.curves import CURVES_FILE
-from pipeline.run.store import Store
+from pipeline.run.run import Run
 from tests.unit.page.project import HOSTILE, KEYS, ROWS, make, write_params
 from tests.unit.showing.project import edit
 from tests.unit.test_params import shipped
@@ -75,7 +74,7 @@ class Parsed(HTMLParser):
 
 
 def written(chain: str = "") -> Parsed:
-    return Parsed(page_html(run_of(read_params(), chain), Limits()))
+    return Parsed(page_html(shown_chain(Run(), chain), Limits()))
 
 
 def test_it_is_whole_and_links_only_to_itself(stored_run: Path) -> None:
@@ -102,14 +101,14 @@ def test_only_its_own_scripts_may_run(stored_run: Path) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(own_run: Path) -> None:
-    first = page_html(run_of(read_params()), Limits())
+    first = page_html(shown_chain(Run()), Limits())
     os.utime(path_of("rollouts", "i0001"), (1, 1))
     shutil.rmtree(".dvc/tmp/rollbook")  # the bundle is made again
-    assert page_html(run_of(read_params()), Limits()) == first
+    assert page_html(shown_chain(Run()), Limits()) == first
 
 
 def test_hostile_completions_are_packed_and_nowhere_else(stored_run: Path) -> None:
-    page = page_html(run_of(read_params()), Limits())
+    page = page_html(shown_chain(Run()), Limits())
     assert not any(text in page for text in HOSTILE)
 
 
@@ -135,20 +134,20 @@ def test_a_folder_where_the_page_goes_is_not_taken_away(own_run: Path) -> None:
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
     with pytest.raises(ArtifactError, match="is a folder"):
-        write_page(run_of(read_params()), Limits())
+        write_page(shown_chain(Run()), Limits())
     assert kept.read_text() == "mine"
 
 
 def test_numbers_of_git_are_shown_where_metrics_were_not_pulled(own_run: Path) -> None:
     CURVES_FILE.parent.mkdir(exist_ok=True)
-    write_curves(with_reward_bounds(Store(), Report(read_iterations(Store()))), CURVES_FILE)
-    before, drawn = written().text, charts(run_of(read_params()))
+    write_curves(with_reward_bounds(Run(), Report(read_iterations(Run()))), CURVES_FILE)
+    before, drawn = written().text, charts(shown_chain(Run()))
     shutil.rmtree("artifacts/metrics")
     shutil.rmtree("artifacts/rollouts")
     after = written()
     assert "0.460 – 0.540" in before and "0.460 – 0.540" in after.text
     assert "rollouts table of i0001 to i0002 is not on disk" in after.text
-    assert charts(run_of(read_params())) == drawn  # the band of the reward too
+    assert charts(shown_chain(Run())) == drawn  # the band of the reward too
     shutil.rmtree("artifacts")
     assert "not looked at" in written().text
 
@@ -254,4 +253,4 @@ def test_it_is_written_where_importing_anything_heavy_fails(own_run: Path) -> No
     )
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("reports/index.html: i0002, ")
-    assert Path("reports/index.html").read_text() == page_html(run_of(read_params()), Limits())
+    assert Path("reports/index.html").read_text() == page_html(shown_chain(Run()), Limits())

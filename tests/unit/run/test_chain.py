@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pipeline.artifacts import path_of, write_json
-from pipeline.chain_tips import has_begun, tip_of
 from pipeline.errors import ConfigError
 from pipeline.params import parse_params
 from pipeline.report import Report, ReportedPolicy, write_curves
 from pipeline.run.curves import CURVES_FILE
-from tests.in_process import chain_of
+from pipeline.run.run import Run
+from tests.in_process import chain_of, run_of
 from tests.unit.test_params import shipped
 
 KEYS = ("i0001", "i0002", "i0003")
@@ -24,16 +25,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def run(keys: Sequence[str] = KEYS) -> Run:
+    return run_of(parse_params({**shipped(), "iterations": chain_of("grpo", keys)}))
+
+
 def tip(key: str = "") -> str:
-    return tip_of(
-        parse_params({**shipped(), "iterations": chain_of("grpo", KEYS)}), key, "a command"
-    )
+    return run().chain(key, "a command").tip
 
 
 def test_the_last_that_has_anything_on_disk() -> None:
     assert tip() == "i0003"  # none has: all of what is planned
     write_json({}, path_of("metrics/prepare_prompts", "i0001"))
-    assert tip() == "i0001" and has_begun("i0001") and not has_begun("i0002")
+    assert tip() == "i0001"
+    assert [item.key for item in run().chain("i0003").begun] == ["i0001"]
     path_of("rollouts", "i0002").parent.mkdir(parents=True)
     path_of("rollouts", "i0002").touch()
     assert tip() == "i0002"
@@ -50,8 +54,8 @@ def test_before_anything_is_pulled_the_curves_of_git_tell() -> None:
 
 
 def test_without_iterations_it_is_the_base() -> None:
-    params = parse_params({**shipped(), "iterations": {}})
-    assert tip_of(params, "", "a command") == tip_of(params, "i0000", "a command") == "i0000"
+    base = run(())
+    assert base.chain().tip == base.chain("i0000").tip == "i0000"
 
 
 def test_another_is_refused_with_the_nearest() -> None:
