@@ -1,6 +1,6 @@
 """What a stored policy was made from: the chain of updates back to its base, found by digests.
 
-Read from run_info, which stays when policies are pruned, or not pulled. Nothing here looks at what params.yaml says
+Told by run_info, which stays when policies are pruned, or not pulled. Nothing here looks at what params.yaml says
 now: names of recipes are the caller's.
 """
 
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from pipeline.artifacts import keys_of, path_of, read_facts, read_run_info
+from pipeline.artifacts import path_of
 from pipeline.errors import ArtifactError, nearest
 from pipeline.hashing import FACTS_FILE, short
 from pipeline.ids import BASE_KEY, ITERATION_KEY
+from pipeline.run.policies import recorded_digest
+from pipeline.run.store import Store
+from pipeline.run_info import Environment, RunInfo
 from pipeline.running_steps import dvc_is_at_work, label_of, running_steps
 from pipeline.yaml_text import leaves
 
@@ -41,7 +42,7 @@ OFF = ("None", "False", "", "[]", "{}")
 
 
 @dataclass(frozen=True)
-class Update:
+class Ancestor:
     """One iteration on the way to a policy.
 
     Attributes:
@@ -52,45 +53,49 @@ class Update:
     """
 
     key: str
-    infos: Mapping[str, Mapping[str, Any]]
+    infos: Mapping[str, RunInfo]
     rollouts: int
     replaced: Sequence[str]
 
     @property
+    def update(self) -> RunInfo:
+        """run_info of its update."""
+        return self.infos["update_policy"]
+
+    @property
     def digest(self) -> str:
         """Of the policy it made."""
-        return str(self.infos["update_policy"]["outputs"]["policies"])
+        return self.update.outputs["policies"]
 
     @property
     def digest_before(self) -> str:
         """Of the policy it trained on."""
-        return str(self.infos["update_policy"]["inputs"]["policies"])
+        return self.update.inputs["policies"]
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
         """Resolved, by stage, as they were when it ran."""
-        return {stage: self.infos[stage]["settings"] for stage in TRAINING}
+        return {stage: self.infos[stage].settings for stage in TRAINING}
 
     @property
-    def environment(self) -> Mapping[str, Any]:
+    def environment(self) -> Environment:
         """Commit and packages its update ran with."""
-        found: Mapping[str, Any] = self.infos["update_policy"]["environment"]
-        return found
+        return self.update.environment
 
     @property
     def commit(self) -> str:
         """That its update ran at; says so if files were changed since."""
-        return commit_of(self.infos["update_policy"]) or "unknown"
+        return self.environment.git.shown or "unknown"
 
     @property
     def code(self) -> Mapping[str, str]:
         """Hash of every source file that its training stages ran, by path."""
-        return {file: of for stage in TRAINING for file, of in self.infos[stage]["code"].items()}
+        return {file: of for stage in TRAINING for file, of in self.infos[stage].code.items()}
 
     @property
     def code_digest(self) -> str:
         """Of all of that code; 32 hex digits."""
-        text = json.dumps([self.infos[stage]["code"] for stage in TRAINING], sort_keys=True)
+        text = json.dumps([self.infos[stage].code for stage in TRAINING], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -122,7 +127,7 @@ class Ancestry:
     digest: str
     base_digest: str
     base: Mapping[str, Any]
-    updates: Sequence[Update]
+    updates: Sequence[Ancestor]
 
     @property
     def key(self) -> str:
@@ -145,15 +150,8 @@ class Ancestry:
                 )
 
 
-def commit_of(info: Mapping[str, Any]) -> str:
-    """Commit that a step ran at, by its run_info, and whether files were changed since; empty outside of git."""
-    git = info["environment"].get("git") or {}
-    commit = str(git.get("commit", ""))
-    return f"{commit} with changes" if commit and git.get("dirty") else commit
-
-
 def short_commit(commit: str) -> str:
-    """What `commit_of` says, with the first digits of the commit."""
+    """What `GitState.shown` says, with the first digits of the commit."""
     digits, _, rest = commit.partition(" ")
     return f"{short(digits)}{f' {rest}' if rest else ''}"
 
@@ -163,7 +161,7 @@ def span(keys: Sequence[str]) -> str:
     return keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
 
 
-def find_policy(name: str) -> Path:
+def find_policy(run: Store, name: str) -> Path:
     """Folder of a policy given by iteration key, by the first digits of its digest, or by path.
 
     Raises:
@@ -171,7 +169,7 @@ def find_policy(name: str) -> Path:
     """
     if (Path(name) / FACTS_FILE).is_file():
         return Path(name)
-    digests = _digests_on_disk()
+    digests = run.policies_on_disk()
     key = name if ITERATION_KEY.fullmatch(name) else "KEY"
     hint = (
         f"; `dvc checkout` restores folders, `dvc pull {path_of('policies', key)}` gets one, and "
@@ -181,20 +179,16 @@ def find_policy(name: str) -> Path:
     return path_of("policies", next(key for key, digest in digests.items() if digest == wanted))
 
 
-def policy_digest(name: str) -> str:
+def policy_digest(run: Store, name: str) -> str:
     """Digest of a policy given as for `find_policy`; its folder need not be here if its run_info is.
 
     Raises:
         ArtifactError: if there is none, or several.
     """
     if (Path(name) / FACTS_FILE).is_file():
-        return read_facts(Path(name)).content_hash
-    known = {key: str(made["outputs"]["policies"]) for key, made in _policies_made().items()}
-    return _named(name, {**known, **_digests_on_disk()}, "in this project", "")
-
-
-def _digests_on_disk() -> dict[str, str]:
-    return {key: read_facts(path_of("policies", key)).content_hash for key in keys_of("policies")}
+        return recorded_digest(Path(name))
+    made = {key: digest for key in run.made_keys if (digest := run.policy_digest(key))}
+    return _named(name, {**made, **run.policies_on_disk()}, "in this project", "")
 
 
 def _named(name: str, digests: Mapping[str, str], where: str, hint: str) -> str:
@@ -222,31 +216,26 @@ def _named(name: str, digests: Mapping[str, str], where: str, hint: str) -> str:
     return digests[found[0]]
 
 
-def _policies_made() -> dict[str, dict[str, Any]]:
-    """run_info of every step that made a policy, by key."""
-    infos = [*infos_of("init_policy"), *infos_of("update_policy")]
-    return {info["iteration"]: info for info in infos if info["outputs"]}
-
-
-def ancestry_of(digest: str) -> Ancestry:
+def ancestry_of(run: Store, digest: str) -> Ancestry:
     """How the policy of this digest came to be.
 
     Raises:
         ArtifactError: if a run_info file on the way is missing.
     """
-    way = updates_to(digest, infos_of("update_policy"))
-    at = way[-1]["inputs"]["policies"] if way else digest
-    init = read_run_info(path_of("run_info/init_policy", BASE_KEY))
-    if at != init["outputs"]["policies"]:
+    way = updates_to(digest, run.infos("update_policy"))
+    at = way[-1].inputs["policies"] if way else digest
+    init = run.needed_info("init_policy", BASE_KEY)
+    if at != init.outputs["policies"]:
         raise ArtifactError(
             f"policy {short(at)} was made neither by an update that left its run_info here nor by init_policy",
             _while_running()
             or "run in the project that trained it; `dvc checkout` restores missing run_info",
         )
-    return Ancestry(digest, at, init["settings"]["policy"]["base"], [*map(_update, way[::-1])])
+    updates = [_ancestor(run, info.iteration) for info in reversed(way)]
+    return Ancestry(digest, at, init.settings["policy"]["base"], updates)
 
 
-def updates_to(digest: str, infos: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def updates_to(digest: str, infos: Iterable[RunInfo]) -> list[RunInfo]:
     """run_info of the updates that led to a policy, newest first, back to one that no update made.
 
     Found by digest, so an update that changed nothing is no step of the way: its policy is the one it began with.
@@ -256,15 +245,15 @@ def updates_to(digest: str, infos: Iterable[Mapping[str, Any]]) -> list[Mapping[
         infos: run_info of all updates.
     """
     makers = {
-        info["outputs"]["policies"]: info
+        made: info
         for info in infos
-        if info.get("outputs") and info["outputs"]["policies"] != info["inputs"]["policies"]
+        if (made := info.outputs.get("policies")) and made != info.inputs["policies"]
     }
-    way: list[Mapping[str, Any]] = []
+    way: list[RunInfo] = []
     while digest in makers:
         info = makers.pop(digest)  # none is met twice, whatever the files say
         way.append(info)
-        digest = info["inputs"]["policies"]
+        digest = info.inputs["policies"]
     return way
 
 
@@ -276,18 +265,9 @@ def _while_running() -> str:
     return f"{', '.join(running) or 'DVC'} is at work, and what is made again is away meanwhile; ask again then"
 
 
-def infos_of(stage: str) -> list[dict[str, Any]]:
-    """run_info of all steps of a stage that are on disk, by key; `rescore_rollouts/<name>` for those of a re-score."""
-    kind = f"run_info/{stage}"
-    return [read_run_info(path_of(kind, key)) for key in keys_of(kind)]
-
-
-def _update(info: Mapping[str, Any]) -> Update:
-    key = info["iteration"]
-    infos = {stage: read_run_info(path_of(f"run_info/{stage}", key)) for stage in TRAINING}
-    for stage in BESIDE:
-        if (path := path_of(f"run_info/{stage}", key)).exists():
-            infos[stage] = read_run_info(path)
+def _ancestor(run: Store, key: str) -> Ancestor:
+    infos = {stage: run.needed_info(stage, key) for stage in TRAINING}
+    infos |= {stage: info for stage in BESIDE if (info := run.info(stage, key))}
     replaced = [
         kind
         for kind, made, read in (
@@ -296,13 +276,13 @@ def _update(info: Mapping[str, Any]) -> Update:
             ("scores", "score_rollouts", "compute_advantages"),
             ("advantages", "compute_advantages", "update_policy"),
         )
-        if infos[made]["outputs"][kind] != {**infos, "update_policy": info}[read]["inputs"][kind]
+        if infos[made].outputs[kind] != infos[read].inputs[kind]
     ]
-    rollouts = path_of("rollouts", key)
-    if rollouts.exists() and read_facts(rollouts).content_hash != info["inputs"]["rollouts"]:
+    here = run.facts("rollouts", key)
+    if here and here.content_hash != infos["update_policy"].inputs["rollouts"]:
         replaced = list(dict.fromkeys(["rollouts", *replaced]))
-    if rollouts.exists() and not replaced:
-        rows = int(pq.read_metadata(rollouts).num_rows)
+    if here and not replaced:
+        rows = run.table("rollouts", key).rows
     else:
-        rows = sum(int(bar["done"]) for bar in infos["generate_rollouts"]["progress"])
-    return Update(key, {**infos, "update_policy": info}, rows, replaced)
+        rows = sum(bar.done for bar in infos["generate_rollouts"].progress)
+    return Ancestor(key, infos, rows, replaced)

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.ancestry import ancestry_of
-from pipeline.artifacts import read_folder
 from pipeline.atomic import replacing
-from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.hashing import FACTS_FILE, files_in
 from pipeline.model_card import model_card
@@ -24,6 +22,8 @@ from pipeline.policies.loading import (
     weight_files,
 )
 from pipeline.prompting import ADAPTERS_CONFIG_FILE
+from pipeline.run.policies import checked_digest
+from pipeline.run.store import Store
 
 if TYPE_CHECKING:
     import torch
@@ -36,16 +36,16 @@ READABLE = 0o644
 """Mode of exported files: others serve them."""
 
 
-def export_policy(policy: Path, target: Path, dtype: Dtype, params: Params) -> str:
+def export_policy(run: Store, policy: Path, target: Path, dtype: Dtype) -> str:
     """Writes a policy to `target`, which appears whole or not at all. The same policy gives the same bytes.
 
     Weights are copied as they are where nothing changes. An adapter is merged into its base in float32 first.
 
     Args:
+        run: that the policy is part of.
         policy: its folder.
         target: a folder that does not exist, or is empty.
         dtype: of the weights; `stored` is that of the policy, of an adapter that of its base.
-        params: for the names of recipes.
 
     Returns:
         The floating type that was written.
@@ -58,15 +58,14 @@ def export_policy(policy: Path, target: Path, dtype: Dtype, params: Params) -> s
         raise ArtifactError(
             f"{target}: is not empty, and nothing is written over", "give a new folder"
         )
-    facts = read_folder(policy, "policies", afresh=True)
+    digest = checked_digest(policy)
     adapted = is_adapter(policy)
     if adapted:
-        read_folder(base_folder(policy), "policies", afresh=True)
+        checked_digest(base_folder(policy))
     stored = stored_dtype(base_folder(policy) if adapted else policy)
     wanted = stored if dtype == "stored" else dtype
-    ancestry = ancestry_of(facts.content_hash)
+    ancestry = ancestry_of(run, digest)
     ancestry.refuse_replaced()
-    recipes = {key: item.recipe for key, item in params.every_iteration.items()}
     with replacing(target.absolute()) as folder:
         folder.mkdir()
         if adapted or wanted != stored:
@@ -79,7 +78,7 @@ def export_policy(policy: Path, target: Path, dtype: Dtype, params: Params) -> s
             file.chmod(READABLE)
         weights = f"{wanted}, an adapter merged into its base" if adapted else wanted
         card = model_card(
-            ancestry, target.absolute().name, weights, parameter_count(folder) or 0, recipes
+            run, ancestry, target.absolute().name, weights, parameter_count(folder) or 0
         )
         (folder / CARD).write_text(card, encoding="utf-8")
     return wanted

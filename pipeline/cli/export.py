@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from pipeline.params import read_params
-
 
 @click.command()
 @click.argument("policy")
@@ -30,9 +28,11 @@ def export(policy: str, folder: Path, dtype: Any) -> None:
     """
     from pipeline.ancestry import find_policy
     from pipeline.exporting import export_policy
+    from pipeline.run.run import Run
 
-    source = find_policy(policy)
-    written = export_policy(source, folder, dtype, read_params())
+    run = Run()
+    source = find_policy(run, policy)
+    written = export_policy(run, source, folder, dtype)
     click.echo(
         f"{folder}: {source} in {written}, with {folder / 'README.md'}; serve it with `vllm serve {folder}`"
     )

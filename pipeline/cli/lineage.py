@@ -12,7 +12,6 @@ from pipeline.cli.console import note_off_lock, refuse_elsewhere
 from pipeline.errors import ConfigError, Problem
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
-from pipeline.params import read_params
 
 if TYPE_CHECKING:
     from pipeline.tracing.links import Lineage, Link
@@ -56,18 +55,20 @@ def lineage(policy: str | None, uses: str | None, as_json: bool, as_mermaid: boo
 
 def _show_lineage(policy: str, as_json: bool, as_mermaid: bool) -> None:
     from pipeline.ancestry import ancestry_of, policy_digest
+    from pipeline.run.run import Run
     from pipeline.tracing.graph import mermaid
     from pipeline.tracing.links import lineage_of
 
-    recipes = {key: item.recipe for key, item in read_params().every_iteration.items()}
-    found = lineage_of(ancestry_of(policy_digest(policy)), recipes)
+    run = Run()
+    recipes = {key: item.recipe for key, item in run.params.every_iteration.items()}
+    found = lineage_of(run, ancestry_of(run, policy_digest(run, policy)), recipes)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
     elif as_mermaid:
         click.echo(mermaid(found), nl=False)
     else:
         click.echo("\n".join(_lines(found)))
-    note_off_lock({BASE_KEY, *(link.key for link in found.links)})
+    note_off_lock({BASE_KEY, *(link.key for link in found.links)}, run)
 
 
 def _lines(found: Lineage) -> Iterator[str]:
@@ -106,17 +107,19 @@ def _line(name: str, text: str) -> str:
 
 
 def _show_uses(thing: str, as_json: bool, as_mermaid: bool) -> None:
+    from pipeline.run.run import Run
     from pipeline.tracing.graph import mermaid_of_uses
     from pipeline.tracing.uses import uses_of
 
-    found = uses_of(thing)
+    run = Run()
+    found = uses_of(run, thing)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
     elif as_mermaid:
         click.echo(mermaid_of_uses(found), nl=False)
     else:
         click.echo("\n".join(_use_lines(found)))
-    note_off_lock({use.key for use in found.uses})
+    note_off_lock({use.key for use in found.uses}, run)
 
 
 def _use_lines(found: Uses) -> Iterator[str]:

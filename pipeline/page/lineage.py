@@ -11,6 +11,7 @@ from pipeline.errors import ArtifactError
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
 from pipeline.page.run import Run
+from pipeline.run.store import Store
 from pipeline.showing.page import marked, part_html
 from pipeline.showing.sections import Lines, Pairs
 from pipeline.tracing.links import Link, lineage_of
@@ -128,7 +129,7 @@ def policies_html(run: Run) -> str:
     digest = run.stored.digest(run.finished[-1])
     recipes: Mapping[str, str] = {key: run.recipe(key) for key in run.chain}
     try:
-        found = lineage_of(ancestry_of(digest), recipes)
+        found = lineage_of(Store(), ancestry_of(Store(), digest), recipes)
     except ArtifactError as error:
         return part_html(Lines([f"What made the policies is not on disk: {error.line}"]))
     return "".join(_policies(found.links))

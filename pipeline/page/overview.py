@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.ancestry import commit_of, short_commit, span
+from pipeline.ancestry import short_commit, span
 from pipeline.evaluation import paired_difference
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
 from pipeline.page.run import Row, Run
 from pipeline.recipe_words import recipe_in_words, stretches
+from pipeline.run.store import Store
 from pipeline.showing.sections import NOTHING, Grid, Pairs, Part
 from pipeline.showing.tables import stored
 from pipeline.visible import listed
@@ -147,8 +148,8 @@ def made_from(run: Run) -> list[Part]:
     pairs.append(("seed", str(run.params.seed)))
     commits = []
     for key in run.finished:
-        info = run.stored.info("update_policy", key)
-        if info and (commit := commit_of(info)):
+        info = Store().info("update_policy", key)
+        if info and (commit := info.environment.git.shown):
             commits.append(short_commit(commit))
     if commits:
         pairs.append(("commit", ", ".join(dict.fromkeys(commits))))

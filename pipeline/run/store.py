@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import FOLDERS, ROOT, keys_of, path_of, read_facts, read_metrics
+from pipeline.artifacts import FOLDERS, ROOT, Facts, keys_of, path_of, read_facts, read_metrics
 from pipeline.config import PARAMS_FILE, Params
 from pipeline.dvc_cache import cached_path
 from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, Entry, made_by, read_entries
@@ -19,7 +20,7 @@ from pipeline.ids import BASE_KEY, order_of
 from pipeline.lock_guard import current_entries
 from pipeline.params import read_params
 from pipeline.plan_file import RESCORE_STAGE
-from pipeline.run.policies import PolicyLink
+from pipeline.run.policies import PolicyLink, recorded_digest
 from pipeline.run.stored import StoredTable
 from pipeline.run_info import RunInfo, read_run_info
 from pipeline.sealed import SealedIteration, read_sealed, sealed_md5s
@@ -131,8 +132,18 @@ class Store:
         name = f"{stage}/{rescore}" if rescore else stage
         if (name, key) not in self._infos:
             path = self.place(f"run_info/{name}", key)
-            self._infos[name, key] = read_run_info(path) if path.exists() else None
+            found = read_run_info(path) if path.exists() else None
+            # Older ones name no re-score.
+            self._infos[name, key] = replace(found, rescore=rescore) if found and rescore else found
         return self._infos[name, key]
+
+    def needed_info(self, stage: str, key: str) -> RunInfo:
+        """The same of a training step that must be on disk.
+
+        Raises:
+            ArtifactError: if it is not there, or damaged.
+        """
+        return self.info(stage, key) or read_run_info(self.place(f"run_info/{stage}", key))
 
     def infos(self, stage: str, rescore: str = "") -> list[RunInfo]:
         """run_info of all steps of a stage that are on disk, in the order of iterations."""
@@ -169,6 +180,14 @@ class Store:
     def has_metrics(self, stage: str, key: str) -> bool:
         """Whether the numbers of a step are on disk."""
         return self.place(f"metrics/{stage}", key).exists()
+
+    def needed_metrics(self, stage: str, key: str) -> Mapping[str, float | None]:
+        """Numbers of a step that must be on disk; else as `metrics`.
+
+        Raises:
+            ArtifactError: if they are not there, or damaged.
+        """
+        return self.metrics(stage, key) or read_metrics(self.place(f"metrics/{stage}", key))
 
     # --- what DVC recorded ------------------------------------------------------------------------
 
@@ -265,6 +284,14 @@ class Store:
         """The same; None where it does not lie in the workspace."""
         return self.table(kind, key) if self.has(kind, key) else None
 
+    def facts(self, kind: str, key: str) -> Facts | None:
+        """What an artifact in the workspace says about itself, be it of another iteration; None where there is none.
+
+        Raises:
+            ArtifactError: if it is damaged, or Rollbook did not write it.
+        """
+        return read_facts(self.place(kind, key)) if self.has(kind, key) else None
+
     # --- policies ---------------------------------------------------------------------------------
 
     def policy_digest(self, key: str) -> str:
@@ -315,8 +342,7 @@ class Store:
     def policies_on_disk(self) -> dict[str, str]:
         """Digest of every policy folder in the workspace by key."""
         return {
-            key: read_facts(self.place("policies", key)).content_hash
-            for key in self.keys_with("policies")
+            key: recorded_digest(self.place("policies", key)) for key in self.keys_with("policies")
         }
 
     # ----------------------------------------------------------------------------------------------

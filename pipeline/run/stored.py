@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import Facts, damaged, facts_in, no_column, read_facts, refuse_other
+from pipeline.artifacts import (
+    Facts,
+    damaged,
+    facts_in,
+    no_column,
+    read_facts,
+    read_table,
+    refuse_other,
+)
 from pipeline.schemas.versions import column_names, stored_columns, upgrade
 
 BATCH_ROWS = 1024
@@ -51,11 +59,11 @@ class StoredTable:
     """
 
     def __init__(self, kind: str, key: str, path: Path, file: Path | None = None) -> None:
-        self.path = path
-        if not (file or path).exists():
+        self.path, self._bytes = path, file or path
+        if not self._bytes.exists():
             read_facts(path)  # names the command that makes it
         try:
-            self._file = pq.ParquetFile(file or path)
+            self._file = pq.ParquetFile(self._bytes)
         except (pa.ArrowException, OSError) as error:
             raise damaged(path, error) from None
         self._schema: pa.Schema = self._file.schema_arrow
@@ -83,6 +91,15 @@ class StoredTable:
     def all(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, or of all rows these columns."""
         return self._read(range(self._file.num_row_groups), columns or self.names)
+
+    def checked(self) -> pa.Table:
+        """All rows, once they are what the file says: of its schema, with the content hash that was recorded.
+
+        Raises:
+            ArtifactError: if the content changed after it was written.
+            SchemaError: if columns or values break the schema.
+        """
+        return read_table(self.path, self.facts.kind, self._bytes)[0]
 
     def places(self, name: str, value: str, beside: Places | None = None) -> Places:
         """Where the column `name` is `value`. Only this column is read, and no row group that cannot hold it.

@@ -11,6 +11,7 @@ from pipeline.ancestry import GET, updates_to
 from pipeline.artifacts import path_of, read_facts, read_metrics
 from pipeline.errors import ArtifactError
 from pipeline.ids import BASE_KEY
+from pipeline.run.store import Store
 from pipeline.showing.chain import Chain
 from pipeline.showing.facts import Evaluation, Number, PolicyFacts, TrainedOn
 from pipeline.showing.finding import Found
@@ -94,8 +95,8 @@ def _reference(key: str, chain: Chain) -> str:
 
 def _steps_back(digest: str, chain: Chain) -> int | None:
     """Updates between the base and this policy that changed something; None if the way does not end at the base."""
-    way = updates_to(digest, (chain.info("update_policy", key) for key in chain.keys))
-    first = way[-1]["inputs"]["policies"] if way else digest
+    way = updates_to(digest, Store().infos("update_policy"))
+    first = way[-1].inputs["policies"] if way else digest
     return len(way) if first == chain.digest(BASE_KEY) else None
 
 

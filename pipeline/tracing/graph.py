@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
-from pipeline.tracing.links import Lineage, Link, Part
+from pipeline.tracing.links import Lineage, Link, UsedComponent
 from pipeline.tracing.uses import Uses
 
 PLAIN = frozenset(" .,:+-/=()@")
@@ -82,7 +82,7 @@ def _policy(key: str) -> str:
     return f"policy_{key}"
 
 
-def _weighted(part: Part) -> str:
+def _weighted(part: UsedComponent) -> str:
     return f"{part.name} {part.settings.get('weight', 1)}"
 
 

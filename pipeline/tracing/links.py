@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.ancestry import Ancestry, Update, commit_of, infos_of
+from pipeline.ancestry import Ancestor, Ancestry
 from pipeline.artifacts import path_of
 from pipeline.ids import BASE_KEY
 from pipeline.model_card import evaluated
+from pipeline.run.store import Store
+from pipeline.run_info import RunInfo
 
 
 @dataclass(frozen=True)
-class Part:
+class UsedComponent:
     """A component as it was used.
 
     Attributes:
@@ -66,11 +68,11 @@ class Link:
     rows: int
     replaced: Sequence[str]
     prompts_hash: str
-    engine: Part
-    rewards: Sequence[Part]
-    estimator: Part
-    critic: Part | None
-    loss: Part
+    engine: UsedComponent
+    rewards: Sequence[UsedComponent]
+    estimator: UsedComponent
+    critic: UsedComponent | None
+    loss: UsedComponent
     method: Mapping[str, str]
     commits: Sequence[str]
     code: Mapping[str, str]
@@ -99,7 +101,7 @@ class Lineage:
     base: str
     base_policy: str
     base_evaluation: Mapping[str, Mapping[str, float]]
-    sources: Sequence[Part]
+    sources: Sequence[UsedComponent]
     links: Sequence[Link]
 
     def as_json(self) -> dict[str, Any]:
@@ -107,46 +109,47 @@ class Lineage:
         return asdict(self)
 
 
-def lineage_of(ancestry: Ancestry, recipes: Mapping[str, str]) -> Lineage:
+def lineage_of(run: Store, ancestry: Ancestry, recipes: Mapping[str, str]) -> Lineage:
     """The facts of an ancestry.
 
     Args:
+        run: that it is part of.
         ancestry: of the policy.
         recipes: name of each iteration's recipe, where it is known.
     """
     keys = {ancestry.base_digest: BASE_KEY}
     links = []
     for update in ancestry.updates:
-        links.append(_link(update, keys, recipes.get(update.key, "")))
+        links.append(_link(run, update, keys, recipes.get(update.key, "")))
         keys[update.digest] = update.key
-    data = [info["settings"]["data"]["train"] for info in infos_of("prepare_data")]
+    data = run.info("prepare_data", BASE_KEY)
     return Lineage(
         policy=ancestry.digest,
         key=ancestry.key,
         base=ancestry.base_name,
         base_policy=ancestry.base_digest,
-        base_evaluation=evaluated(BASE_KEY, ancestry.base_digest)[1],
-        sources=[part_of(source) for source in data[0]] if data else [],
+        base_evaluation=evaluated(run, BASE_KEY, ancestry.base_digest)[1],
+        sources=[part_of(source) for source in data.settings["data"]["train"]] if data else [],
         links=links,
     )
 
 
-def part_of(spec: Mapping[str, Any]) -> Part:
+def part_of(spec: Mapping[str, Any]) -> UsedComponent:
     """A component from its settings."""
     rest = {
         name: value
         for name, value in spec.items()
         if name not in ("name", "path") and value not in (None, False, "", [], {})
     }
-    return Part(str(spec.get("path") or spec["name"]), rest)
+    return UsedComponent(str(spec.get("path") or spec["name"]), rest)
 
 
-def _link(update: Update, keys: Mapping[str, str], recipe: str) -> Link:
+def _link(run: Store, update: Ancestor, keys: Mapping[str, str], recipe: str) -> Link:
     settings, infos = update.settings, update.infos
-    measured = infos.get("measure_logprobs", {})
-    reference = str(measured.get("inputs", {}).get("reference", ""))
+    measured = infos.get("measure_logprobs", RunInfo())
+    reference = measured.inputs.get("reference", "")
     critic = settings["update_policy"]["update"].get("critic")
-    commits = [commit for info in infos.values() if (commit := commit_of(info))]
+    commits = [commit for info in infos.values() if (commit := info.environment.git.shown)]
     return Link(
         key=update.key,
         recipe=recipe,
@@ -155,12 +158,12 @@ def _link(update: Update, keys: Mapping[str, str], recipe: str) -> Link:
         previous_policy=update.digest_before,
         reference=keys.get(reference, ""),
         reference_policy=reference,
-        reference_used=bool(measured.get("settings", {}).get("needs_reference")),
+        reference_used=bool(measured.settings.get("needs_reference")),
         rollouts=path_of("rollouts", update.key).as_posix(),
-        rollouts_hash=str(infos["update_policy"]["inputs"]["rollouts"]),
+        rollouts_hash=update.update.inputs["rollouts"],
         rows=update.rollouts,
         replaced=update.replaced,
-        prompts_hash=str(infos["generate_rollouts"]["inputs"]["prompts"]),
+        prompts_hash=infos["generate_rollouts"].inputs["prompts"],
         engine=part_of(settings["generate_rollouts"]["generate"]["engine"]),
         rewards=[part_of(each) for each in settings["score_rollouts"]["score_rollouts"]["rewards"]],
         estimator=part_of(settings["compute_advantages"]["compute_advantages"]["estimator"]),
@@ -170,8 +173,8 @@ def _link(update: Update, keys: Mapping[str, str], recipe: str) -> Link:
         commits=list(dict.fromkeys(commits)),
         code=update.code,
         code_digest=update.code_digest,
-        files={file: of for info in infos.values() for file, of in info["files"].items()},
-        evaluation=evaluated(update.key, update.digest)[1],
-        finished=str(infos["update_policy"]["finished"]),
-        packages=update.environment.get("packages", {}),
+        files={file: of for info in infos.values() for file, of in info.files.items()},
+        evaluation=evaluated(run, update.key, update.digest)[1],
+        finished=update.update.finished,
+        packages=update.environment.packages,
     )

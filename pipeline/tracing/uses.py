@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pipeline.ancestry import GET, infos_of, policy_digest, updates_to
-from pipeline.artifacts import ROOT, path_of
+from pipeline.ancestry import GET, policy_digest, updates_to
 from pipeline.code import code_hashes, file_of_name, name_of_file
 from pipeline.config import labels_of
 from pipeline.errors import ArtifactError, ConfigError, Problem, nearest
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY, order_of
-from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE
+from pipeline.plan_file import DECLARED_STAGES, RESCORE_STAGE
+from pipeline.run.store import Store
+from pipeline.run_info import RunInfo
+from pipeline.running_steps import label_of
 
 COMMAND = "rollbook lineage"
 JUDGED = "judged"
@@ -66,7 +67,7 @@ class Uses:
         return asdict(self)
 
 
-def uses_of(thing: str) -> Uses:
+def uses_of(run: Store, thing: str) -> Uses:
     """What used `reward:NAME`, `data:NAME`, `code:FILE` or `policy:POLICY`, as far as run_info is on disk.
 
     Raises:
@@ -77,46 +78,38 @@ def uses_of(thing: str) -> Uses:
     if not (colon and name and kind in KINDS):
         hint = nearest(kind, (f"{each}:NAME" for each in KINDS))
         raise ConfigError([Problem("--uses", f"{thing!r} cannot be read; {hint}")], COMMAND)
-    shown, found, trains = KINDS[kind](name, _Steps())
-    return Uses(f"{kind}:{shown}", found, *_policies_after([use for use in found if trains(use)]))
+    shown, found, trains = KINDS[kind](name, run)
+    training = [use for use in found if trains(use)]
+    return Uses(f"{kind}:{shown}", found, *_policies_after(run, training))
 
 
-class _Steps:
-    """run_info of every step on disk, the steps of an iteration in their order."""
+def _steps(run: Store) -> list[RunInfo]:
+    """run_info of every step on disk by iteration, the steps of one in their order."""
 
-    def __init__(self) -> None:
-        self.by_stage = {name: infos_of(name) for name in (*ONCE_STAGES, *ITERATION_STAGES)}
-        names = sorted(folder.name for folder in (ROOT / "run_info" / RESCORE_STAGE).glob("*/"))
-        self.rescores = {name: infos_of(f"{RESCORE_STAGE}/{name}") for name in names}
+    order = {name: place for place, name in enumerate(DECLARED_STAGES)}
+    return sorted(
+        run.all_infos(),
+        key=lambda info: (order_of(info.iteration), order.get(info.stage, len(order))),
+    )
 
-    def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All of them, with what each is called, by iteration."""
-        stages = list(self.by_stage)
-        every = [(info, "") for infos in self.by_stage.values() for info in infos]
-        every += [(info, name) for name, infos in self.rescores.items() for info in infos]
 
-        def place(item: tuple[dict[str, Any], str]) -> tuple[tuple[str, str], int]:
-            info, _ = item
-            stage = stages.index(info["stage"]) if info["stage"] in stages else len(stages)
-            return order_of(info["iteration"]), stage
-
-        for info, name in sorted(every, key=place):
-            yield _address(info, name), info
+def _use(info: RunInfo, how: str) -> Use:
+    return Use(label_of(info.stage, info.iteration, info.rescore), info.iteration, how)
 
 
 _Found = tuple[str, list[Use], Callable[[Use], bool]]
 """What was found is called, the steps, and whether a step's use of it goes into the policy of its iteration."""
 
 
-def _reward(name: str, steps: _Steps) -> _Found:
+def _reward(name: str, run: Store) -> _Found:
     uses, known = [], set()
-    for address, info in steps:
-        for how, spec in _rewards_in(info["settings"]):
+    for info in _steps(run):
+        for how, spec in _rewards_in(info.settings):
             names = {str(spec.get(each)) for each in ("name", "path", "label") if spec.get(each)}
             known |= names
             if name in names:
                 weight = f", weight {spec['weight']:g}" if how != JUDGED else ""
-                uses.append(Use(address, info["iteration"], f"{how}{weight}"))
+                uses.append(_use(info, f"{how}{weight}"))
     _refuse_unknown("reward", name, uses, known)
     return name, uses, lambda use: use.step.startswith("score_rollouts@")
 
@@ -130,13 +123,13 @@ def _rewards_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
         yield JUDGED, judged["scorer"]
 
 
-def _data(name: str, steps: _Steps) -> _Found:
+def _data(name: str, run: Store) -> _Found:
     """By name of a source or evaluation set, by a file that a source reads, or by a data file of a component."""
     uses, known = [], set()
     labels: set[str] = set()
     sets: set[str] = set()
-    for info in steps.by_stage["prepare_data"]:
-        data = info["settings"]["data"]
+    if prepared := run.info("prepare_data", BASE_KEY):
+        data = prepared.settings["data"]
         for label, spec in _labelled(data["train"]):
             names = _names_of_source(spec) | {label}
             known |= names
@@ -148,16 +141,15 @@ def _data(name: str, steps: _Steps) -> _Found:
             if _is_named(name, names):
                 sets.add(label)
         if labels or sets:
-            uses.append(Use("prepare_data@i0000", BASE_KEY, "read"))
-    for address, info in steps:
-        key, stage = info["iteration"], info["stage"]
-        known |= set(info["files"])
-        if name in info["files"]:
-            uses.append(Use(address, key, f"read version {short(info['files'][name])}"))
-        if stage == "prepare_prompts" and labels & info["settings"]["source_weights"].keys():
-            uses.append(Use(address, key, _drawn(key, labels)))
-        if stage == "evaluate_policy" and sets and info["settings"].get("wanted", True):
-            uses.append(Use(address, key, "judged on it"))
+            uses.append(_use(prepared, "read"))
+    for info in _steps(run):
+        known |= set(info.files)
+        if name in info.files:
+            uses.append(_use(info, f"read version {short(info.files[name])}"))
+        if info.stage == "prepare_prompts" and labels & info.settings["source_weights"].keys():
+            uses.append(_use(info, _drawn(run, info.iteration, labels)))
+        if info.stage == "evaluate_policy" and sets and info.settings.get("wanted", True):
+            uses.append(_use(info, "judged on it"))
     _refuse_unknown("data", name, uses, known)
     # That data was prepared says nothing of who was asked it.
     return name, uses, lambda use: _trains(use) and not use.step.startswith("prepare_data@")
@@ -180,18 +172,18 @@ def _is_named(name: str, names: set[str]) -> bool:
     return name in names or any(glob.has_magic(each) and Path(name).match(each) for each in names)
 
 
-def _drawn(key: str, labels: set[str]) -> str:
-    table = path_of("prompts", key)
-    if not table.exists():
+def _drawn(run: Store, key: str, labels: set[str]) -> str:
+    table = run.find_table("prompts", key)
+    if table is None:
         return "asked prompts of it"
-    sources = pq.read_table(table, columns=["source"]).column("source")
+    sources = table.column("source")
     count = sum(int(pc.sum(pc.equal(sources, label)).as_py() or 0) for label in labels)
     return f"asked {count:,} prompts of it, of {len(sources):,}"
 
 
-def _code(name: str, steps: _Steps) -> _Found:
+def _code(name: str, run: Store) -> _Found:
     name = name_of_file(Path(name)) if Path(name).is_file() else os.path.relpath(name)
-    known = {file for _, info in steps for file in info["code"]}
+    known = {file for info in run.all_infos() for file in info.code}
     matching = sorted(file for file in known if file == name or file.endswith(f"/{name}"))
     if len(matching) > 1 and name not in matching:
         what = f"{name!r} could be {', '.join(matching)}; write more of the path"
@@ -199,10 +191,10 @@ def _code(name: str, steps: _Steps) -> _Found:
     file = name if name in matching else (matching or [name])[0]
     today = code_hashes([file_of_name(file)]).get(file)
     uses = []
-    for address, info in steps:
-        if (version := info["code"].get(file)) is not None:
+    for info in _steps(run):
+        if (version := info.code.get(file)) is not None:
             now = "as it is now" if version == today else "another than now"
-            uses.append(Use(address, info["iteration"], f"ran version {short(version)}, {now}"))
+            uses.append(_use(info, f"ran version {short(version)}, {now}"))
     _refuse_unknown("code", name, uses, known)
     return file, uses, _trains
 
@@ -223,15 +215,14 @@ ONLY_IF = {
 """Setting without which a stage opens a policy and does nothing with it."""
 
 
-def _policy(name: str, steps: _Steps) -> _Found:
-    digest = policy_digest(name)
+def _policy(name: str, run: Store) -> _Found:
+    digest = policy_digest(run, name)
     uses = []
-    for address, info in steps:
-        for label in [label for label, read in info["inputs"].items() if read == digest]:
-            role = (info["stage"], label)
-            if role not in ONLY_IF or info["settings"].get(ONLY_IF[role]):
-                how = READ_AS.get(role, "computed with an adapter on it")
-                uses.append(Use(address, info["iteration"], how))
+    for info in _steps(run):
+        for label in [label for label, read in info.inputs.items() if read == digest]:
+            role = (info.stage, label)
+            if role not in ONLY_IF or info.settings.get(ONLY_IF[role]):
+                uses.append(_use(info, READ_AS.get(role, "computed with an adapter on it")))
     return f"{name} ({short(digest)})", uses, _trains
 
 
@@ -240,7 +231,7 @@ def _trains(use: Use) -> bool:
     return not use.step.startswith(LOOKING)
 
 
-KINDS: Mapping[str, Callable[[str, _Steps], _Found]] = {
+KINDS: Mapping[str, Callable[[str, Store], _Found]] = {
     "reward": _reward,
     "data": _data,
     "code": _code,
@@ -248,7 +239,7 @@ KINDS: Mapping[str, Callable[[str, _Steps], _Found]] = {
 }
 
 
-def _policies_after(uses: Sequence[Use]) -> tuple[list[str], list[tuple[str, str]]]:
+def _policies_after(run: Store, uses: Sequence[Use]) -> tuple[list[str], list[tuple[str, str]]]:
     """Iterations whose policy has one of these uses among its ancestors, and what each came of.
 
     All of them, if the base policy came of it.
@@ -256,9 +247,9 @@ def _policies_after(uses: Sequence[Use]) -> tuple[list[str], list[tuple[str, str
     steps: dict[str, list[str]] = {}
     for use in uses:
         steps.setdefault(use.key, []).append(use.step)
-    infos = {info["iteration"]: info for info in infos_of("update_policy") if info["outputs"]}
+    infos = {info.iteration: info for info in run.infos("update_policy") if info.outputs}
     ways = {
-        key: [each["iteration"] for each in updates_to(info["inputs"]["policies"], infos.values())]
+        key: [each.iteration for each in updates_to(info.inputs["policies"], infos.values())]
         for key, info in infos.items()
     }
     found = [key for key, way in ways.items() if steps.keys() & {BASE_KEY, key, *way}]
@@ -268,11 +259,6 @@ def _policies_after(uses: Sequence[Use]) -> tuple[list[str], list[tuple[str, str
         from_base = [before] if before else steps.get(BASE_KEY, [])
         arrows += [(each, key) for each in (*from_base, *steps.get(key, []))]
     return found, arrows
-
-
-def _address(info: Mapping[str, Any], rescore: str) -> str:
-    key = info["iteration"]
-    return f"{info['stage']}@{rescore}-{key}" if rescore else f"{info['stage']}@{key}"
 
 
 def _refuse_unknown(kind: str, name: str, uses: Sequence[Use], known: Iterable[str]) -> None:

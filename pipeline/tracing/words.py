@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pipeline.ancestry import short_commit
 from pipeline.hashing import short
-from pipeline.tracing.links import Link, Part
+from pipeline.tracing.links import Link, UsedComponent
 from pipeline.visible import listed
 
 SHOWN_CHANGES = 8
@@ -49,7 +49,7 @@ def link_words(link: Link, before: Link | None) -> Iterator[tuple[str, str]]:
         yield "settings", _changes(before, link)
 
 
-def part_words(part: Part) -> str:
+def part_words(part: UsedComponent) -> str:
     """A component with what was set of it, a few settings at most."""
     flat = {name: value for name, value in part.settings.items() if not isinstance(value, Mapping)}
     chosen = [f"{name} {value}" for name, value in list(flat.items())[:SHOWN_SETTINGS]]

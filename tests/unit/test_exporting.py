@@ -24,6 +24,7 @@ from pipeline.params import parse_params, read_params
 from pipeline.plan import load_stage
 from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
 from pipeline.policies.loading import load_model
+from pipeline.run.run import Run
 from pipeline.stage import _Clock
 from tests.unit.stages.test_lora import LORA, settings
 from tests.unit.test_params import shipped
@@ -56,7 +57,7 @@ def recorded(name: str, key: str, params: Params) -> None:
     write_json(outputs.metrics, stage.metrics_path(key))
     known = Dependencies(settings.model_dump(mode="json", serialize_as_any=True), {}, {})
     info = stage._run_info(key, outputs, context, known, inputs, facts, _Clock())
-    write_json(info, stage.run_info_path(key))
+    write_json(info.as_json(), stage.run_info_path(key))
 
 
 def raw_settings() -> dict[str, Any]:
@@ -114,7 +115,7 @@ def loaded(folder: Path) -> Any:
 
 @pytest.mark.parametrize("key", ["i0001", "lora0002", BASE_KEY])
 def test_the_folder_is_the_policy(params: Params, tmp_path: Path, key: str) -> None:
-    export_policy(find_policy(key), tmp_path / "out", "stored", params)
+    export_policy(Run(), find_policy(Run(), key), tmp_path / "out", "stored")
     ours = load_model(path_of("policies", key), torch.device("cpu"))
     assert torch.equal(logits(loaded(tmp_path / "out")), logits(ours))
     names = {file.name for file in (tmp_path / "out").iterdir()}
@@ -130,15 +131,15 @@ def test_the_folder_is_the_policy(params: Params, tmp_path: Path, key: str) -> N
 
 
 def test_weights_that_stay_are_copied_byte_for_byte(params: Params, tmp_path: Path) -> None:
-    policy = find_policy("i0001")
-    export_policy(policy, tmp_path / "out", "float32", params)
+    policy = find_policy(Run(), "i0001")
+    export_policy(Run(), policy, tmp_path / "out", "float32")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "out" / file).read_bytes() == (policy / file).read_bytes()
 
 
 @pytest.mark.parametrize("key", ["i0001", "lora0002"])
 def test_another_type(params: Params, tmp_path: Path, key: str) -> None:
-    assert export_policy(find_policy(key), tmp_path / "out", "bfloat16", params) == "bfloat16"
+    assert export_policy(Run(), find_policy(Run(), key), tmp_path / "out", "bfloat16") == "bfloat16"
     model = loaded(tmp_path / "out")
     assert model.dtype == torch.bfloat16
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
@@ -149,13 +150,13 @@ def test_another_type(params: Params, tmp_path: Path, key: str) -> None:
 
 def test_the_same_policy_gives_the_same_bytes(params: Params, tmp_path: Path) -> None:
     for place in ("a", "b"):
-        export_policy(find_policy("lora0002"), tmp_path / place / "sums", "stored", params)
+        export_policy(Run(), find_policy(Run(), "lora0002"), tmp_path / place / "sums", "stored")
     for file in (tmp_path / "a" / "sums").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / "sums" / file.name).read_bytes()
 
 
 def test_the_card_says_where_the_policy_comes_from(params: Params, tmp_path: Path) -> None:
-    export_policy(find_policy("lora0002"), tmp_path / "sums", "stored", params)
+    export_policy(Run(), find_policy(Run(), "lora0002"), tmp_path / "sums", "stored")
     card = (tmp_path / "sums" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert "\n# sums\n" in card
@@ -179,7 +180,7 @@ def test_the_card_says_where_the_policy_comes_from(params: Params, tmp_path: Pat
 
 
 def test_the_cards_numbers_are_those_of_the_evaluations(params: Params, tmp_path: Path) -> None:
-    export_policy(find_policy("lora0002"), tmp_path / "sums", "stored", params)
+    export_policy(Run(), find_policy(Run(), "lora0002"), tmp_path / "sums", "stored")
     card = (tmp_path / "sums" / "README.md").read_text()
     shown = []
     for key in (BASE_KEY, "lora0002"):
@@ -194,7 +195,7 @@ def test_the_cards_numbers_are_those_of_the_evaluations(params: Params, tmp_path
 
 
 def test_a_policy_that_was_not_evaluated(params: Params, tmp_path: Path) -> None:
-    export_policy(find_policy("i0001"), tmp_path / "sums", "stored", params)
+    export_policy(Run(), find_policy(Run(), "i0001"), tmp_path / "sums", "stored")
     card = (tmp_path / "sums" / "README.md").read_text()
     assert "This policy was not evaluated." in card
     assert "heldout" not in card
@@ -211,7 +212,7 @@ def test_a_base_that_was_judged_otherwise_is_not_compared(
     info = read_json(place)
     info["settings"]["evaluate"]["temperature"] = 0.5
     write_json(info, place)
-    export_policy(find_policy("lora0002"), Path("sums"), "stored", params)
+    export_policy(Run(), find_policy(Run(), "lora0002"), Path("sums"), "stored")
     card = Path("sums/README.md").read_text()
     assert re.search(r"\| heldout \| mean@2 \|  \| \d\.\d{3} \[", card)
     assert "the same seeds" not in card
@@ -221,19 +222,19 @@ def test_policies_are_found_by_key_digest_and_path(params: Params) -> None:
     folder = path_of("policies", "lora0001")
     digest = read_facts(folder).content_hash
     for name in ("lora0001", digest, digest[:10], str(folder)):
-        assert find_policy(name) == folder
+        assert find_policy(Run(), name) == folder
     for name in ("i0009", "", "zzzzzz"):
         with pytest.raises(ArtifactError, match="there is no policy"):
-            find_policy(name)
+            find_policy(Run(), name)
 
 
 def test_nothing_is_written_over(params: Params, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
     for target in (tmp_path, tmp_path / "mine"):
         with pytest.raises(ArtifactError, match="is not empty"):
-            export_policy(find_policy("i0001"), target, "stored", params)
+            export_policy(Run(), find_policy(Run(), "i0001"), target, "stored")
     (tmp_path / "empty").mkdir()
-    export_policy(find_policy("i0001"), tmp_path / "empty", "stored", params)
+    export_policy(Run(), find_policy(Run(), "i0001"), tmp_path / "empty", "stored")
     assert (tmp_path / "empty" / "README.md").is_file()
     assert (tmp_path / "mine").read_text() == "kept"
 
@@ -250,11 +251,11 @@ def test_a_damaged_policy_or_base_is_not_exported(
     content[-1] ^= 1
     base.write_bytes(bytes(content))
     with pytest.raises(ArtifactError, match="files changed after it was written"):
-        export_policy(find_policy("lora0001"), Path("out"), "stored", params)
+        export_policy(Run(), find_policy(Run(), "lora0001"), Path("out"), "stored")
     shutil.rmtree(path_of("policies", BASE_KEY))
     shutil.copytree(path_of("policies", "i0001"), path_of("policies", BASE_KEY))
     with pytest.raises(PolicyError, match="is an adapter on policy"):
-        export_policy(find_policy("lora0001"), Path("out"), "stored", params)
+        export_policy(Run(), find_policy(Run(), "lora0001"), Path("out"), "stored")
     assert not Path("out").exists()
 
 
@@ -268,10 +269,9 @@ def test_a_history_that_is_not_known_here(
     path_of("run_info/update_policy", "i0001").unlink()
     digest = read_facts(path_of("policies", "i0001")).content_hash
     with pytest.raises(ArtifactError, match="was made neither by an update"):
-        ancestry_of(digest)
+        ancestry_of(Run(), digest)
     assert [
-        update.key
-        for update in ancestry_of(read_facts(path_of("policies", "lora0002")).content_hash).updates
+        update.key for update in ancestry_of(Run(), Run().policy_digest("lora0002")).updates
     ] == ["lora0001", "lora0002"]
 
 

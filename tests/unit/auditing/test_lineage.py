@@ -16,6 +16,7 @@ from pipeline.artifacts import FOLDERS, path_of, read_facts, read_json, write_js
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.process import exclusive
+from pipeline.run.run import Run
 from pipeline.running_steps import DVC_LOCK, lock_file_of
 from pipeline.tracing.graph import escaped
 from tests.unit.auditing.finished_run import HOSTILE
@@ -167,9 +168,9 @@ def test_a_clone_without_policies_and_tables_says_the_same(run: Path) -> None:
     for kind in (*FOLDERS, "rollouts", "scores", "prompts", "advantages"):
         shutil.rmtree(Path("artifacts") / kind)
     assert facts("i0002") == before
-    assert policy_digest(before["policy"][:10]) == before["policy"]
+    assert policy_digest(Run(), before["policy"][:10]) == before["policy"]
     with pytest.raises(ArtifactError, match="on disk"):
-        find_policy("i0002")
+        find_policy(Run(), "i0002")
 
 
 def test_tables_made_again_since_are_said_and_not_exported(run: Path) -> None:
@@ -185,7 +186,7 @@ def test_tables_made_again_since_are_said_and_not_exported(run: Path) -> None:
     assert first["rows"] == 16
     assert "made again since: rollouts" in said("i0002")
     with pytest.raises(ArtifactError, match=r"rollouts/i0001\.parquet: is not what"):
-        ancestry_of(policy_digest("i0002")).refuse_replaced()
+        ancestry_of(Run(), policy_digest(Run(), "i0002")).refuse_replaced()
 
 
 BOX = re.compile(r'  (\w+)\["([^"]*)"\]')
@@ -337,10 +338,10 @@ def test_the_graph_of_what_a_thing_went_into(seen: Path) -> None:
 
 
 def test_an_update_that_changes_nothing_is_no_step_of_the_way(run: Path) -> None:
-    before = policy_digest("i0001")
+    before = policy_digest(Run(), "i0001")
     record("update_policy", "i0002", outputs={"policies": before})
     shutil.rmtree("artifacts/policies")
-    ancestry = ancestry_of(policy_digest("i0002"))
+    ancestry = ancestry_of(Run(), policy_digest(Run(), "i0002"))
     assert (ancestry.digest, [update.key for update in ancestry.updates]) == (before, ["i0001"])
     assert facts("i0002") == facts("i0001")
     everything = ["i0001", "i0002", "own0002"]

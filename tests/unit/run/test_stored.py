@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.artifacts import ROW_GROUP_ROWS, schema_of, write_table
@@ -58,3 +60,13 @@ def test_what_is_missing_is_said(table: StoredTable) -> None:
         Run().table("data", "evaluation")
     with pytest.raises(ArtifactError, match="without a column 'policy_digest'"):
         table.column("policy_digest")
+
+
+def test_a_checked_table_is_what_was_written(table: StoredTable) -> None:
+    assert table.checked().num_rows == ROWS
+    changed = table.all().set_column(2, "reference_answer", pa.array(["0"] * ROWS))
+    pq.write_table(changed.cast(pq.read_schema(table.path)), table.path)
+    other = Run().table("data", "train")
+    assert other.rows == ROWS
+    with pytest.raises(ArtifactError, match="content changed after it was written"):
+        other.checked()
