@@ -12,11 +12,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from pipeline.artifacts import path_of, read_columns, read_facts, read_metrics, read_table
-from pipeline.config import Params
 from pipeline.evaluation import interval, paired_difference, prompt_means
 from pipeline.ids import BASE_KEY
-from pipeline.plan_file import ITERATION_STAGES
 from pipeline.run.curves import (
     COLUMNS,
     CURVES_FILE,
@@ -26,6 +23,8 @@ from pipeline.run.curves import (
     TRAINING,
     read_curves,
 )
+from pipeline.run.iteration import Iteration
+from pipeline.run.store import Store
 
 Numbers = Mapping[str, float | None]
 Bounds = tuple[float | None, float | None]
@@ -43,7 +42,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Iteration:
+class ReportedPolicy:
     """What the report knows of one policy.
 
     Attributes:
@@ -83,12 +82,12 @@ class Report:
         reward_bounds: of the mean training reward by iteration, as far as they were looked for.
     """
 
-    iterations: Sequence[Iteration]
+    iterations: Sequence[ReportedPolicy]
     lift: Mapping[str, Lift] = field(default_factory=dict)
     reward_bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
     @property
-    def evaluated(self) -> list[Iteration]:
+    def evaluated(self) -> list[ReportedPolicy]:
         return [item for item in self.iterations if item.scores]
 
     @property
@@ -96,7 +95,7 @@ class Report:
         return list(dict.fromkeys(name for item in self.evaluated for name in item.scores))
 
     @property
-    def best(self) -> Iteration | None:
+    def best(self) -> ReportedPolicy | None:
         """The policy with the highest mean, averaged over sets; the earlier one of equals."""
         return max(self.evaluated, key=_average, default=None)
 
@@ -148,8 +147,8 @@ def write_curves(report: Report, path: Path) -> None:
         writer.writerows(curve_rows(report))
 
 
-def curves_of(params: Params) -> list[dict[str, Any]]:
-    """The curves of the workspace: from the metrics on disk, or, where these were not pulled, as curves.csv has them.
+def curves_of(run: Store) -> list[dict[str, Any]]:
+    """The curves of a run: from the metrics on disk, or, where these were not pulled, as curves.csv has them.
 
     Returns:
         As `curve_rows`; nothing where there is neither.
@@ -157,9 +156,10 @@ def curves_of(params: Params) -> list[dict[str, Any]]:
     Raises:
         ArtifactError: if a file is damaged.
     """
-    if path_of("metrics/evaluate_policy", BASE_KEY).exists():
-        return curve_rows(with_reward_bounds(Report(read_iterations(params))))
-    return read_curves(CURVES_FILE) if CURVES_FILE.exists() else []
+    if run.is_workspace and run.has_metrics("evaluate_policy", BASE_KEY):
+        return curve_rows(with_reward_bounds(run, Report(read_iterations(run))))
+    file = run.root / CURVES_FILE
+    return read_curves(file) if file.exists() else []
 
 
 def summary(report: Report) -> dict[str, Any]:
@@ -190,36 +190,35 @@ def summary(report: Report) -> dict[str, Any]:
     return content
 
 
-def read_report(params: Params) -> Report:
+def read_report(run: Store) -> Report:
     """Reads the metrics of all configured iterations that are finished, and compares the last with the base policy.
 
     Raises:
         ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
     """
-    report = Report(read_iterations(params))
+    report = Report(read_iterations(run))
     evaluated = report.evaluated
     if len(evaluated) < 2 or evaluated[0].key != BASE_KEY:
         return report
     before, after = (
-        read_table(path_of("evaluations", item.key), "evaluations")[0]
-        for item in (evaluated[0], evaluated[-1])
+        run.table("evaluations", item.key).checked() for item in (evaluated[0], evaluated[-1])
     )
     lift = {name: Lift(*paired_difference(before, after, name)) for name in evaluated[-1].scores}
     known = {name: found for name, found in lift.items() if math.isfinite(found.difference)}
     return Report(report.iterations, known)
 
 
-def with_reward_bounds(report: Report) -> Report:
+def with_reward_bounds(run: Store, report: Report) -> Report:
     """The report with the interval of every iteration's mean reward, read from its tables.
 
     Raises:
         ArtifactError: if a table is damaged.
     """
     keys = (item.key for item in report.iterations if item.step)
-    return replace(report, reward_bounds={key: reward_bounds(key) for key in keys})
+    return replace(report, reward_bounds={key: reward_bounds(run, key) for key in keys})
 
 
-def reward_bounds(key: str) -> Bounds:
+def reward_bounds(run: Store, key: str) -> Bounds:
     """95 % interval of an iteration's mean training reward, clustered by prompt, greedy rollouts left out.
 
     Unknown where its tables are not on disk or not of each other, and with fewer than two prompts.
@@ -227,14 +226,11 @@ def reward_bounds(key: str) -> Bounds:
     Raises:
         ArtifactError: if a table is damaged.
     """
-    scores, rollouts = path_of("scores", key), path_of("rollouts", key)
-    if not (scores.exists() and rollouts.exists()):
+    scores, rollouts = run.find_table("scores", key), run.find_table("rollouts", key)
+    if not (scores and rollouts and scores.facts.is_made_of(rollouts.facts)):
         return None, None
-    if not read_facts(scores).is_made_of(read_facts(rollouts)):
-        return None, None
-    rows = read_columns(rollouts, "rollouts", ["rollout_id", "greedy"])
-    sampled = rows.filter(pc.invert(rows["greedy"]))["rollout_id"]
-    table = read_columns(scores, "scores", ["rollout_id", "prompt_id", "reward"])
+    sampled = rollouts.column("rollout_id").filter(pc.invert(rollouts.column("greedy")))
+    table = scores.all(["rollout_id", "prompt_id", "reward"])
     table = table.filter(pc.is_in(table["rollout_id"], value_set=sampled))
     found = interval(prompt_means(table, "reward"))
     if table.num_rows < len(sampled) or not math.isfinite(found.low):
@@ -242,24 +238,22 @@ def reward_bounds(key: str) -> Bounds:
     return _rounded(found.low), _rounded(found.high)
 
 
-def read_iterations(params: Params) -> list[Iteration]:
+def read_iterations(run: Store) -> list[ReportedPolicy]:
     """Metrics of the base policy and of all configured iterations that are finished.
 
     Raises:
         ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
     """
-    iterations = [
-        Iteration(BASE_KEY, 0, "", read_metrics(path_of("metrics/evaluate_policy", BASE_KEY)))
-    ]
-    for key, item in params.every_iteration.items():
-        paths = [path_of(f"metrics/{stage}", key) for stage in ITERATION_STAGES]
-        if all(path.exists() for path in paths):
-            metrics = {name: value for path in paths for name, value in read_metrics(path).items()}
-            iterations.append(Iteration(key, len(params.chain(key)), item.recipe, metrics))
-    return iterations
+    base = run.needed_metrics("evaluate_policy", BASE_KEY)
+    found = [ReportedPolicy(BASE_KEY, 0, "", base)]
+    for key, item in run.params.every_iteration.items():
+        if (own := Iteration(run, key)).is_finished:
+            step = len(run.params.chain(key))
+            found.append(ReportedPolicy(key, step, item.recipe, own.metrics))
+    return found
 
 
-def _evaluation(item: Iteration, wanted: Sequence[str]) -> dict[str, dict[str, float | None]]:
+def _evaluation(item: ReportedPolicy, wanted: Sequence[str]) -> dict[str, dict[str, float | None]]:
     """Some scores of every set under the names that the metrics have."""
     return {
         name: {
@@ -276,7 +270,7 @@ def _long_name(score: str, samples: int) -> str:
     return score if what == "greedy" else f"{what}_at_{samples}{underscore}{bound}"
 
 
-def _average(item: Iteration) -> float:
+def _average(item: ReportedPolicy) -> float:
     means = [scores["mean"] for scores in item.scores.values() if "mean" in scores]
     return sum(means) / len(means) if means else float("-inf")
 

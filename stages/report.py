@@ -6,17 +6,18 @@ from pathlib import Path
 from pipeline import lock_guard
 from pipeline.artifacts import write_json
 from pipeline.atomic import replacing
-from pipeline.params import read_params
 from pipeline.process import die_with_parent, run_program
 from pipeline.report import read_report, summary, with_reward_bounds, write_curves
 from pipeline.run.curves import CURVES_FILE
+from pipeline.run.store import Store
 
 SUMMARY = Path("reports/summary.json")
 
 
 def report() -> None:
     lock_guard.remember()
-    found = with_reward_bounds(read_report(read_params()))
+    run = Store()
+    found = with_reward_bounds(run, read_report(run))
     write_json(summary(found), SUMMARY)
     with replacing(CURVES_FILE) as temporary:
         write_curves(found, temporary)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.console import refuse_elsewhere, thinned
-from pipeline.config import Params
-from pipeline.params import read_params
-from pipeline.report import Iteration, Report, read_report
+from pipeline.report import Report, ReportedPolicy, read_report
+from pipeline.run.run import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,12 +31,12 @@ def report() -> None:
     refuse_elsewhere()
     from rich.console import Console
 
-    params, console = read_params(), Console()
-    found, changed = as_it_ran(read_report(params), params)
+    run, console = Run(), Console()
+    found, changed = as_it_ran(read_report(run), run)
     print_table(
         found,
         console if console.is_terminal else Console(width=WIDTH_IN_FILES),
-        len(params.every_iteration),
+        len(run.params.every_iteration),
     )
     if changed:
         from pipeline.doctor.iteration import recipes_changed
@@ -45,16 +44,11 @@ def report() -> None:
         click.echo(f"note: {recipes_changed(changed)}", err=True)
 
 
-def as_it_ran(report: Report, params: Params) -> tuple[Report, list[str]]:
+def as_it_ran(report: Report, run: Run) -> tuple[Report, list[str]]:
     """The report with the recipes that iterations ran with, and those that params.yaml has another one for now."""
-    from pipeline.doctor.iteration import Reading
-
-    readings = {item.key: Reading(item.key, params) for item in report.iterations if item.step}
-    named = [
-        replace(item, recipe=readings[item.key].recipe_name) if item.step else item
-        for item in report.iterations
-    ]
-    changed = [key for key, reading in readings.items() if reading.is_changed]
+    ran = {item.key: run.iteration(item.key) for item in report.iterations}
+    named = [replace(item, recipe=ran[item.key].recipe_name) for item in report.iterations]
+    changed = [key for key, item in ran.items() if item.is_changed]
     return replace(report, iterations=named), changed
 
 
@@ -86,7 +80,7 @@ def print_table(report: Report, console: Console, configured: int = 0) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _cells(item: Iteration, sets: Iterable[str]) -> Iterator[str]:
+def _cells(item: ReportedPolicy, sets: Iterable[str]) -> Iterator[str]:
     yield item.key
     yield item.recipe or "base"
     for name in sets:

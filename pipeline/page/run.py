@@ -13,6 +13,7 @@ from pipeline.config import Params
 from pipeline.doctor.iteration import Reading
 from pipeline.ids import BASE_KEY
 from pipeline.report import curves_of
+from pipeline.run.store import Store
 from pipeline.showing.chain import Chain
 
 COMMAND = "rollbook page"
@@ -150,5 +151,5 @@ def run_of(params: Params, key: str = "") -> Run:
         ConfigError: if there is no such iteration.
         ArtifactError: if a file is damaged.
     """
-    rows = sorted(curves_of(params), key=lambda row: int(row["step"]))
+    rows = sorted(curves_of(Store()), key=lambda row: int(row["step"]))
     return Run(params, tip_of(params, key, COMMAND), rows)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from pipeline.page import vega
-from pipeline.report import Iteration, Report, write_curves
+from pipeline.report import Report, ReportedPolicy, write_curves
 from pipeline.run.curves import CURVES_FILE
 from tests.e2e.projects import make_project, run
 
@@ -17,10 +17,10 @@ PLOTS = 7
 """Of dvc.yaml."""
 
 
-def iteration(key: str, step: int) -> Iteration:
+def iteration(key: str, step: int) -> ReportedPolicy:
     mean = {f"eval/heldout/mean_at_4{bound}": 0.3 + step / 10 for bound in ("", "_low", "_high")}
     training = {"reward": 0.5, "kl": 0.1 * step} if step else {}
-    return Iteration(key, step, "grpo", {**mean, **training})
+    return ReportedPolicy(key, step, "grpo", {**mean, **training})
 
 
 @pytest.fixture(scope="module")

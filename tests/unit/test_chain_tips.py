@@ -10,8 +10,7 @@ from pipeline.artifacts import path_of, write_json
 from pipeline.chain_tips import has_begun, tip_of
 from pipeline.errors import ConfigError
 from pipeline.params import parse_params
-from pipeline.report import Iteration as Row
-from pipeline.report import Report, write_curves
+from pipeline.report import Report, ReportedPolicy, write_curves
 from pipeline.run.curves import CURVES_FILE
 from tests.in_process import chain_of
 from tests.unit.test_params import shipped
@@ -43,7 +42,10 @@ def test_the_last_that_has_anything_on_disk() -> None:
 
 def test_before_anything_is_pulled_the_curves_of_git_tell() -> None:
     CURVES_FILE.parent.mkdir()
-    write_curves(Report([Row("i0000", 0, "", {}), Row("i0002", 2, "grpo", {})]), CURVES_FILE)
+    write_curves(
+        Report([ReportedPolicy("i0000", 0, "", {}), ReportedPolicy("i0002", 2, "grpo", {})]),
+        CURVES_FILE,
+    )
     assert tip() == "i0002"
 
 

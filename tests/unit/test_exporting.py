@@ -207,6 +207,7 @@ def test_a_base_that_was_judged_otherwise_is_not_compared(
     import shutil
 
     shutil.copytree("artifacts", tmp_path / "artifacts")
+    shutil.copy("params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     place = path_of("run_info/evaluate_policy", BASE_KEY)
     info = read_json(place)

@@ -11,9 +11,9 @@ from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.report import print_table
 from pipeline.report import (
     COLUMNS,
-    Iteration,
     Lift,
     Report,
+    ReportedPolicy,
     curve_rows,
     curves_of,
     evaluation_scores,
@@ -24,12 +24,13 @@ from pipeline.report import (
     write_curves,
 )
 from pipeline.run.curves import CURVES_FILE, REWARD_BOUNDS, read_curves
+from pipeline.run.run import Run
 from tests.unit.tracking.project import Project
 
 RIGHT_OF = {"i0000": 0, "i0001": 2, "i0002": 4}
 
 
-def iteration(number: int, mean: float, **metrics: float) -> Iteration:
+def iteration(number: int, mean: float, **metrics: float) -> ReportedPolicy:
     scores = {
         "eval/heldout/mean_at_4": mean,
         "eval/heldout/mean_at_4_low": mean - 0.05,
@@ -37,7 +38,7 @@ def iteration(number: int, mean: float, **metrics: float) -> Iteration:
         "eval/heldout/pass_at_4": mean + 0.2,
         "eval/heldout/greedy": mean + 0.1,
     }
-    return Iteration(f"i{number:04d}", number, "grpo" if number else "", {**scores, **metrics})
+    return ReportedPolicy(f"i{number:04d}", number, "grpo" if number else "", {**scores, **metrics})
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_one_row_per_iteration_and_set(report: Report) -> None:
 
 
 def test_an_iteration_without_evaluation_has_a_row_without_scores() -> None:
-    [row] = curve_rows(Report([Iteration("i0001", 1, "grpo", {"reward": 0.5})]))
+    [row] = curve_rows(Report([ReportedPolicy("i0001", 1, "grpo", {"reward": 0.5})]))
     assert (row["set"], row["mean"], row["reward"]) == ("", None, 0.5)
 
 
@@ -100,7 +101,7 @@ def test_the_best_of_equals_is_the_earlier_one() -> None:
 
 
 def test_last_is_the_last_that_was_evaluated() -> None:
-    skipped = Iteration("i0002", 2, "grpo", {"reward": 0.9})
+    skipped = ReportedPolicy("i0002", 2, "grpo", {"reward": 0.9})
     found = summary(Report([iteration(0, 0.25), iteration(1, 0.5), skipped]))
     assert found["last_iteration"] == "i0002"
     assert found["last"]["heldout"]["mean_at_4"] == 0.5
@@ -160,7 +161,7 @@ def test_a_report_is_read_from_disk(project: Path) -> None:
     finished = Project(3).finish("i0001", "i0002")
     for key in ("i0000", "i0001", "i0002"):
         evaluate(key)
-    report = read_report(finished.params)
+    report = read_report(Run())
     assert [(item.key, item.step) for item in report.iterations] == [
         ("i0000", 0),
         ("i0001", 1),
@@ -177,16 +178,16 @@ def test_the_reward_has_an_interval_clustered_by_prompt(project: Path) -> None:
     means = scores.group_by("prompt_id").aggregate([("reward", "mean")])["reward_mean"].to_pylist()
     # rows of one prompt count once: its deviation is taken over the means of prompts
     half = 1.959964 * statistics.stdev(means) / math.sqrt(len(means))
-    low, high = reward_bounds("i0001")
+    low, high = reward_bounds(Run(), "i0001")
     assert (low, high) == pytest.approx(
         (statistics.mean(means) - half, statistics.mean(means) + half), abs=2e-6
     )
-    write_curves(with_reward_bounds(read_report(finished.params)), Path("curves.csv"))
+    write_curves(with_reward_bounds(Run(), read_report(Run())), Path("curves.csv"))
     base, first, _ = read_curves(Path("curves.csv"))
     assert [base[name] for name in REWARD_BOUNDS] == [None, None]
     assert [first[name] for name in REWARD_BOUNDS] == [low, high]
     path_of("scores", "i0001").unlink()
-    assert reward_bounds("i0001") == (None, None)
+    assert reward_bounds(Run(), "i0001") == (None, None)
 
 
 def test_curves_of_older_code_have_no_interval_of_the_reward(
@@ -204,7 +205,7 @@ def test_only_configured_iterations_count_each_at_its_place_in_the_chain(project
     finished = Project(3).finish("i0001", "i0002", "i0003")
     finished.configure({"i0001": "i0000", "i0002": "i0001", "strict0002": "i0001"})
     finished.finish("strict0002")
-    rows = curve_rows(read_report(finished.params))
+    rows = curve_rows(read_report(Run()))
     assert [(row["iteration"], row["step"]) for row in rows] == [
         ("i0000", 0),
         ("i0001", 1),
@@ -217,7 +218,7 @@ def test_a_policy_evaluated_on_nothing_has_no_lift(project: Path) -> None:
     finished = Project(1).finish("i0001")
     for key in ("i0000", "i0001"):
         write_json({}, path_of("metrics/evaluate_policy", key))
-    report = read_report(finished.params)
+    report = read_report(Run())
     assert report.lift == {}
     assert summary(report)["last"] == {}
     assert "i0001" in shown(report)
@@ -236,22 +237,22 @@ def test_greedy_rollouts_are_left_out_by_their_ids(project: Path) -> None:
     firsts = [1.0, 1.0, 0.0]
     half = 1.959964 * statistics.stdev(firsts) / math.sqrt(3)
     expected = (statistics.mean(firsts) - half, statistics.mean(firsts) + half)
-    assert reward_bounds("i0001") == pytest.approx(expected, abs=2e-6)
+    assert reward_bounds(Run(), "i0001") == pytest.approx(expected, abs=2e-6)
 
     write_table(backwards, "scores", "i0001", {"rollouts": "of those that lay there before"})
-    assert reward_bounds("i0001") == (None, None)
+    assert reward_bounds(Run(), "i0001") == (None, None)
     write_table(
         backwards.slice(0, len(ids) - 1), "scores", "i0001", {"rollouts": rollouts.content_hash}
     )
-    assert reward_bounds("i0001") == (None, None)
+    assert reward_bounds(Run(), "i0001") == (None, None)
 
 
 def test_curves_are_those_on_disk_or_those_of_git(project: Path) -> None:
-    assert curves_of(Project(1).params) == []
+    assert curves_of(Run()) == []
     finished = Project(1).finish("i0001")
     CURVES_FILE.parent.mkdir()
-    write_curves(with_reward_bounds(read_report(finished.params)), CURVES_FILE)
-    found = curves_of(finished.params)
+    write_curves(with_reward_bounds(Run(), read_report(Run())), CURVES_FILE)
+    found = curves_of(Run())
     assert found[1]["reward_low"] is not None
     path_of("metrics/evaluate_policy", "i0000").unlink()
-    assert curves_of(finished.params) == found
+    assert curves_of(Run()) == found

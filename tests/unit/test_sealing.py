@@ -123,7 +123,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
-    chains, before = read_chains(read_params()), read_report(read_params())
+    chains, before = read_chains(read_params()), read_report(Run())
     rollouts = pipeline.load("rollouts", join=("scores",))
     plan = json.loads(PLAN_FILE.read_text())
     lock, text = Path("dvc.lock").read_text(), read_text()
@@ -150,7 +150,7 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     }
     assert params.recipe_of("i0001") == params.recipes["grpo"]
     assert make_plan(params) == plan
-    assert read_report(params) == before
+    assert read_report(Run()) == before
     assert pipeline.load("rollouts", join=("scores",)).equals(rollouts)
     assert [chain.contents for chain in read_chains(params)] == [chain.contents for chain in chains]
     assert Run().currency.reruns == []

@@ -17,7 +17,8 @@ from pipeline.page.overview import edited
 from pipeline.page.run import Run, run_of
 from pipeline.page.writing import page_html
 from pipeline.params import read_params
-from pipeline.report import Iteration, Report
+from pipeline.report import Report, ReportedPolicy
+from pipeline.run.run import Run as OpenRun
 from pipeline.yaml_text import parse_yaml
 from tests.unit.page.project import KEYS, write_params
 
@@ -54,7 +55,7 @@ def test_an_iteration_under_another_recipe_keeps_the_name_that_made_it(raw: dict
     found = diagnosis_of(run.params)
     assert found.changed == [LAST] == found.to_dict()["changed"]
     assert any(f"another recipe now than {LAST} ran with" in each for each in found.remarks)
-    table, changed = as_it_ran(Report([Iteration(LAST, 2, "language_model", {})]), run.params)
+    table, changed = as_it_ran(Report([ReportedPolicy(LAST, 2, "language_model", {})]), OpenRun())
     assert (table.iterations[0].recipe, changed) == ("grpo", [LAST])
 
 

@@ -25,6 +25,7 @@ from pipeline.page.writing import PAGE, page_html, write_page
 from pipeline.params import read_params
 from pipeline.report import Report, read_iterations, with_reward_bounds, write_curves
 from pipeline.run.curves import CURVES_FILE
+from pipeline.run.store import Store
 from tests.unit.page.project import HOSTILE, KEYS, ROWS, make, write_params
 from tests.unit.showing.project import edit
 from tests.unit.test_params import shipped
@@ -140,7 +141,7 @@ def test_a_folder_where_the_page_goes_is_not_taken_away(own_run: Path) -> None:
 
 def test_numbers_of_git_are_shown_where_metrics_were_not_pulled(own_run: Path) -> None:
     CURVES_FILE.parent.mkdir(exist_ok=True)
-    write_curves(with_reward_bounds(Report(read_iterations(read_params()))), CURVES_FILE)
+    write_curves(with_reward_bounds(Store(), Report(read_iterations(Store()))), CURVES_FILE)
     before, drawn = written().text, charts(run_of(read_params()))
     shutil.rmtree("artifacts/metrics")
     shutil.rmtree("artifacts/rollouts")
