@@ -158,7 +158,7 @@ def evaluate(key: str) -> None:
 
 
 def test_a_report_is_read_from_disk(project: Path) -> None:
-    finished = Project(3).finish("i0001", "i0002")
+    Project(3).finish("i0001", "i0002")
     for key in ("i0000", "i0001", "i0002"):
         evaluate(key)
     report = read_report(Run())
@@ -173,7 +173,7 @@ def test_a_report_is_read_from_disk(project: Path) -> None:
 
 
 def test_the_reward_has_an_interval_clustered_by_prompt(project: Path) -> None:
-    finished = Project(2).finish("i0001", "i0002")
+    Project(2).finish("i0001", "i0002")
     scores, _ = read_table(path_of("scores", "i0001"), "scores")
     means = scores.group_by("prompt_id").aggregate([("reward", "mean")])["reward_mean"].to_pylist()
     # rows of one prompt count once: its deviation is taken over the means of prompts
@@ -215,7 +215,7 @@ def test_only_configured_iterations_count_each_at_its_place_in_the_chain(project
 
 
 def test_a_policy_evaluated_on_nothing_has_no_lift(project: Path) -> None:
-    finished = Project(1).finish("i0001")
+    Project(1).finish("i0001")
     for key in ("i0000", "i0001"):
         write_json({}, path_of("metrics/evaluate_policy", key))
     report = read_report(Run())
@@ -249,7 +249,7 @@ def test_greedy_rollouts_are_left_out_by_their_ids(project: Path) -> None:
 
 def test_curves_are_those_on_disk_or_those_of_git(project: Path) -> None:
     assert curves_of(Run()) == []
-    finished = Project(1).finish("i0001")
+    Project(1).finish("i0001")
     CURVES_FILE.parent.mkdir()
     write_curves(with_reward_bounds(Run(), read_report(Run())), CURVES_FILE)
     found = curves_of(Run())
