@@ -145,6 +145,16 @@ def write_table(
     return facts
 
 
+def write_rows(table: pa.Table, path: Path) -> None:
+    """Writes a Parquet file of the user's own, outside of artifacts/; it appears whole or not at all.
+
+    Raises:
+        ArtifactError: if it cannot be written.
+    """
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
 def read_table(path: Path, kind: str, at: Path | None = None) -> tuple[pa.Table, Facts]:
     """Reads a table and checks that it is what it says: kind, version, schema, values and content hash.
 

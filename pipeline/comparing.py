@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.artifacts import finite, path_of
+from pipeline.artifacts import finite
 from pipeline.component import Model
 from pipeline.config import PARAMS_FILE, Params
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
@@ -23,10 +23,9 @@ from pipeline.field_docs import meaning_of
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY, ITERATION_KEY
 from pipeline.off_lock import off_lock
-from pipeline.params import read_params
 from pipeline.recipe_diff import Difference, differences
 from pipeline.report import curves_of
-from pipeline.run.curves import CURVES_FILE, read_curves
+from pipeline.run.curves import CURVES_FILE
 from pipeline.run.revisions import commit_of, revision_of
 from pipeline.run.run import Run
 from pipeline.run.store import WORKSPACE
@@ -84,7 +83,7 @@ class Side:
         """What DVC recorded of the policy of one of its iterations; None if the workspace holds that of another run."""
         if key in self._made_otherwise:
             return None
-        return self.revision.md5s.get(path_of("policies", key).as_posix())
+        return self.revision.md5("policies", key) or None
 
     @cached_property
     def _made_otherwise(self) -> set[str]:
@@ -142,7 +141,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ComparedAnswer:
     """What a policy said to a prompt: its mean reward, and the first sampled answer that stands on that side."""
 
     mean: float
@@ -158,7 +157,7 @@ class Changed:
     prompt_id: str
     prompt: str
     reference_answer: str | None
-    answers: tuple[Answer, Answer]
+    answers: tuple[ComparedAnswer, ComparedAnswer]
 
     @property
     def became_right(self) -> bool:
@@ -255,10 +254,11 @@ def _setting(each: Difference) -> dict[str, Any]:
     return {"place": each.place, "values": list(each.values), "meaning": each.meaning}
 
 
-def side_of(text: str) -> Side:
+def side_of(run: Run, text: str) -> Side:
     """What one argument of `rollbook compare` names.
 
     Args:
+        run: of the workspace.
         text: an iteration or a recipe of the workspace, a git revision or experiment, `workspace`, or `<revision>:`
             with an iteration or recipe of that. Of a recipe it is the latest policy trained under it that is
             evaluated; without either, the last one that is evaluated there.
@@ -269,10 +269,10 @@ def side_of(text: str) -> Side:
     """
     name, colon, what = text.rpartition(":")
     if not colon:
-        _refuse_ambiguous(text)
-        of_workspace = _is_of_workspace(text) or _is_no_revision(text)
+        _refuse_ambiguous(run, text)
+        of_workspace = _is_of_workspace(run, text) or _is_no_revision(text)
         name, what = (WORKSPACE, text) if of_workspace else (text, "")
-    revision = revision_of(name)
+    revision = run if name == WORKSPACE else revision_of(name)
     rows = _curves(revision)
     evaluated = list(dict.fromkeys(row["iteration"] for row in rows if row["set"]))
     key = _named(what, revision, evaluated)
@@ -343,9 +343,9 @@ def compare(first: Side, second: Side, examples: int) -> Comparison:
     )
 
 
-def _refuse_ambiguous(text: str) -> None:
+def _refuse_ambiguous(run: Run, text: str) -> None:
     """An experiment is easily called like the recipe that it tries."""
-    if not _is_of_workspace(text):
+    if not _is_of_workspace(run, text):
         return
     try:
         commit = commit_of(text)
@@ -367,12 +367,12 @@ def _is_no_revision(text: str) -> bool:
     return False
 
 
-def _is_of_workspace(text: str) -> bool:
+def _is_of_workspace(run: Run, text: str) -> bool:
     """Whether it is an iteration or a recipe of today's params.yaml."""
     if not PARAMS_FILE.exists():
         return False
     try:
-        params = read_params()
+        params = run.params
     except ConfigError:
         if ITERATION_KEY.fullmatch(text):
             raise
@@ -394,14 +394,12 @@ def _curves(revision: Run) -> list[dict[str, Any]]:
     Raises:
         ArtifactError: if there is neither, or a file is damaged.
     """
-    if revision.is_workspace and (found := curves_of(revision)):
-        return found
-    file = revision.root / CURVES_FILE
-    if not file.exists():
+    found = curves_of(revision)
+    if not found:
         raise ArtifactError(
             f"{CURVES_FILE}: {revision.shown} has none", "only a finished and committed run has one"
         )
-    return read_curves(file)
+    return found
 
 
 def _shared(sides: tuple[Side, Side]) -> list[str]:
@@ -543,8 +541,8 @@ def _changed(
     return made
 
 
-def _answer(rows: Sequence[Mapping[str, Any]], mean: float) -> Answer:
+def _answer(rows: Sequence[Mapping[str, Any]], mean: float) -> ComparedAnswer:
     scored = [row for row in rows if row["reward"] is not None]
     of_that_side = [row for row in scored if (row["reward"] >= RIGHT_FROM) == (mean >= RIGHT_FROM)]
     row = (of_that_side or scored)[0]
-    return Answer(mean, row["text"], row["reward"])
+    return ComparedAnswer(mean, row["text"], row["reward"])

@@ -8,23 +8,19 @@ scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.advantages.pairs import Pairs
-from pipeline.artifacts import path_of, read_table
+from pipeline.artifacts import write_rows
 from pipeline.atomic import replacing
-from pipeline.config import Params
 from pipeline.errors import ArtifactError
 from pipeline.estimation import aligned, estimation_of, kept_rows, pairs_table
 from pipeline.recipe import Recipe
 from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.schemas.base import MESSAGES
-from pipeline.visible import listed
 
 SUFFIXES = (".jsonl", ".parquet")
 SCHEMA = pa.schema(
@@ -39,51 +35,40 @@ SCHEMA = pa.schema(
 )
 
 
-def preferences(params: Params, keys: Sequence[str], estimator: Pairs | None) -> pa.Table:
-    """The pairs of some iterations, one row each, in the order of `keys`.
+def pairs_of_scores(
+    recipe: Recipe, rollouts: pa.Table, scores: pa.Table, estimator: Pairs
+) -> pa.Table:
+    """Pairs of the stored scores, by the estimator that training uses.
+
+    Raises:
+        ArtifactError: if rollouts and scores do not belong together.
+    """
+    clip = recipe.compute_advantages.reward_clip
+    estimation = estimation_of(
+        rollouts,
+        aligned(scores, rollouts, "scores"),
+        pa.table({}),
+        ComputeAdvantages(estimator=estimator, reward_clip=clip),
+        {reward.column: reward.weight for reward in recipe.score_rollouts.rewards},
+        recipe.generate_rollouts.group_size,
+        0.0,
+    )
+    return pairs_table(rollouts, estimation, kept_rows(estimation.outputs))
+
+
+def conversational(
+    recipe: Recipe, pairs: pa.Table, prompts: pa.Table, rollouts: pa.Table
+) -> pa.Table:
+    """Pairs of an iteration in TRL's format, one row each.
 
     Args:
-        params: of the project; says how the prompts of each iteration were written.
-        keys: iterations whose rollouts and scores are stored.
-        estimator: makes the pairs anew; None: the stored ones, and best against worst where there are none.
+        recipe: of the iteration; says how its prompts were written.
+        pairs: stored ones, or those of `pairs_of_scores`.
+        prompts, rollouts: that they are made of.
 
     Raises:
-        ArtifactError: if a table is missing or damaged, or there is no pair at all.
+        ArtifactError: if a pair names a prompt or a rollout that is not among them.
     """
-    found = pa.concat_tables([_of_iteration(params.recipe_of(key), key, estimator) for key in keys])
-    if not found.num_rows:
-        raise ArtifactError(
-            f"no group of {listed(keys)} has two answers whose rewards differ enough to make a pair",
-            "look at the rewards with `rollbook show`, or give a smaller --min-gap",
-        )
-    return found
-
-
-def write_preferences(table: pa.Table, file: Path) -> None:
-    """Writes a table of `preferences`, JSON lines or Parquet by its suffix; the file appears whole or not at all.
-
-    Raises:
-        ArtifactError: if the suffix is another one, the file exists, or it cannot be written.
-    """
-    if file.suffix not in SUFFIXES:
-        raise ArtifactError(f"{file}: what to write follows from {' or '.join(SUFFIXES)}")
-    if file.exists():
-        raise ArtifactError(f"{file}: exists, and nothing is written over", "give another name")
-    with replacing(file) as temporary:
-        if file.suffix == ".parquet":
-            pq.write_table(table, temporary, compression="zstd")
-        else:
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
-            with temporary.open("w", encoding="utf-8") as stream:
-                stream.writelines(lines)
-
-
-def _of_iteration(recipe: Recipe, key: str, estimator: Pairs | None) -> pa.Table:
-    rollouts = read_table(path_of("rollouts", key), "rollouts")[0]
-    pairs = None if estimator is not None else _stored(key)
-    if pairs is None:
-        pairs = _made(recipe, key, rollouts, estimator or Pairs())
-    prompts = read_table(path_of("prompts", key), "prompts")[0]
     return (
         pa.table(
             {
@@ -99,27 +84,22 @@ def _of_iteration(recipe: Recipe, key: str, estimator: Pairs | None) -> pa.Table
     )
 
 
-def _stored(key: str) -> pa.Table | None:
-    """The pairs that training made; None where it made none, or was run by a Rollbook that knew none."""
-    path = path_of("pairs", key)
-    pairs = read_table(path, "pairs")[0] if path.exists() else None
-    return pairs if pairs is not None and pairs.num_rows else None
+def write_preferences(table: pa.Table, file: Path) -> None:
+    """Writes a table of pairs, JSON lines or Parquet by its suffix; the file appears whole or not at all.
 
-
-def _made(recipe: Recipe, key: str, rollouts: pa.Table, estimator: Pairs) -> pa.Table:
-    """Pairs of the stored scores, by the estimator that training uses."""
-    scores = aligned(read_table(path_of("scores", key), "scores")[0], rollouts, "scores")
-    clip = recipe.compute_advantages.reward_clip
-    estimation = estimation_of(
-        rollouts,
-        scores,
-        pa.table({}),
-        ComputeAdvantages(estimator=estimator, reward_clip=clip),
-        {reward.column: reward.weight for reward in recipe.score_rollouts.rewards},
-        recipe.generate_rollouts.group_size,
-        0.0,
-    )
-    return pairs_table(rollouts, estimation, kept_rows(estimation.outputs))
+    Raises:
+        ArtifactError: if the suffix is another one, the file exists, or it cannot be written.
+    """
+    if file.suffix not in SUFFIXES:
+        raise ArtifactError(f"{file}: what to write follows from {' or '.join(SUFFIXES)}")
+    if file.exists():
+        raise ArtifactError(f"{file}: exists, and nothing is written over", "give another name")
+    if file.suffix == ".parquet":
+        write_rows(table, file)
+        return
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+    with replacing(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        stream.writelines(lines)
 
 
 def _prompts(recipe: Recipe, pairs: pa.Table, prompts: pa.Table) -> pa.Array:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from pipeline.artifacts import path_of, read_table
+import pyarrow as pa
+
 from pipeline.rewards.answers import END_OF_THINK, THINK, final_answer, opens_thought
 from pipeline.rewards.base import Reward, RewardInput
 from pipeline.rewards.numeric_answer import strict_number
@@ -59,7 +60,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Probed:
     """What a reward said about a case.
 
     Attributes:
@@ -87,13 +88,8 @@ def built_in_prompts() -> list[RewardInput]:
     ]
 
 
-def stored_prompts(key: str, count: int) -> list[RewardInput]:
-    """The first prompts that an iteration asked, without an answer.
-
-    Raises:
-        ArtifactError: if its prompts table is missing or damaged.
-    """
-    table, _ = read_table(path_of("prompts", key), "prompts")
+def stored_prompts(table: pa.Table, count: int) -> list[RewardInput]:
+    """The first prompts that an iteration asked, without an answer; `table` is its prompts table."""
     return [
         _asked(
             prompt["messages"],
@@ -124,14 +120,12 @@ def cases_of(prompt: RewardInput) -> list[Case]:
     return cases
 
 
-def stored_cases(key: str, count: int) -> list[Case]:
+def stored_cases(prompts: pa.Table, rollouts: pa.Table, count: int) -> list[Case]:
     """The rollouts of an iteration that can be judged without a reward, of its first groups with `count` in all.
 
     Raises:
-        ArtifactError: if its tables are missing, damaged, or do not belong together.
+        ArtifactError: if its tables do not belong together.
     """
-    prompts, _ = read_table(path_of("prompts", key), "prompts")
-    rollouts, _ = read_table(path_of("rollouts", key), "rollouts")
     rows = list(inputs_of(prompts, rollouts.slice(0, count)))
     if len(rows) < rollouts.num_rows:  # a group that is cut would be scored as another one
         cut = rollouts["group_id"][len(rows)].as_py()
@@ -158,11 +152,11 @@ def judged(row: RewardInput) -> bool | None:
     return None if occurs else False
 
 
-def probe(reward: Reward, cases: Sequence[Case]) -> list[Finding]:
+def probe(reward: Reward, cases: Sequence[Case]) -> list[Probed]:
     """What the reward says about each case, in their order; time limits and worker processes as in scoring."""
     columns = score_groups([reward], [case.row for case in cases], max_error_share=1.0)
     values, errors = columns[reward.column].to_pylist(), columns["error"].to_pylist()
-    return [Finding(*each) for each in zip(cases, values, errors, strict=True)]
+    return [Probed(*each) for each in zip(cases, values, errors, strict=True)]
 
 
 def fraction_of(text: str) -> Fraction | None:
@@ -177,7 +171,7 @@ def fraction_of(text: str) -> Fraction | None:
     return Fraction(number)
 
 
-def counts(findings: Sequence[Finding], above: float) -> Mapping[str, Counter[str]]:
+def counts(findings: Sequence[Probed], above: float) -> Mapping[str, Counter[str]]:
     """Per kind, in the order of cases: `rows`, `rewarded`, `false`, `no reward`, `errors`."""
     found: dict[str, Counter[str]] = {}
     for each in findings:

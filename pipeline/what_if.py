@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pipeline.advantages.moments import any_of_group
-from pipeline.artifacts import path_of, read_metrics, read_run_info, read_table
 from pipeline.coefficients import AdaptiveKl, KlCoefficient, start_of
 from pipeline.component import Model, problems_of
-from pipeline.config import Params
 from pipeline.errors import ConfigError, RollbookError
 from pipeline.estimation import (
     advantages_table,
@@ -35,6 +33,7 @@ from pipeline.plan import load_stage
 from pipeline.ragged import IntArray, Ragged
 from pipeline.recipe import Recipe
 from pipeline.recipe_sections import ComputeAdvantages
+from pipeline.run.store import Store
 from pipeline.training.mismatch import mismatch_metrics
 from pipeline.training.rows import TrainingRows, training_rows
 from pipeline.training.statistics import counts_rows, row_statistics, step_metrics
@@ -109,7 +108,7 @@ class WhatIf:
 
 
 def what_if(
-    params: Params,
+    run: Store,
     key: str,
     loss: object = None,
     estimator: object = None,
@@ -118,7 +117,7 @@ def what_if(
     """Evaluates the iteration `key` as it was and as it would be.
 
     Args:
-        params: of the project; `key` is one of its iterations.
+        run: on disk; `key` is one of its iterations.
         key: whose tables are read.
         loss, estimator: specs as in params.yaml, in place of the recipe's; None: the recipe's.
         recipe: name of another recipe whose objective is taken; default the iteration's own.
@@ -128,16 +127,16 @@ def what_if(
         ConfigError: for a spec that is not valid in this recipe.
         RollbookError: if torch is not installed, or the loss needs log-probs that were not stored.
     """
-    own = params.recipe_of(key)
-    other = _changed(own, own if recipe is None else params.recipes[recipe], loss, estimator)
-    tables = {kind: read_table(path_of(kind, key), kind)[0] for kind in TABLES}
+    own = run.params.recipe_of(key)
+    other = _changed(own, own if recipe is None else run.params.recipes[recipe], loss, estimator)
+    tables = {kind: run.table(kind, key).checked() for kind in TABLES}
     for kind in ("scores", "advantages", "updates"):
         tables[kind] = aligned(tables[kind], tables["rollouts"], kind)
     if own.update_policy.loss.needs_pairs:
-        tables["pairs"] = read_table(path_of("pairs", key), "pairs")[0]
+        tables["pairs"] = run.table("pairs", key).checked()
     tables["logprobs"] = aligned_logprobs(tables["logprobs"], tables["rollouts"])
     _refuse_missing(other, tables["logprobs"], key)
-    used = read_metrics(path_of("metrics/compute_advantages", key)).get("kl_coef")
+    used = run.needed_metrics("compute_advantages", key).get("kl_coef")
     others = {**tables, **_estimated(other, tables, used)}
     kept, would_keep = (each["advantages"]["kept"].to_numpy() for each in (tables, others))
     shown = np.flatnonzero(kept | would_keep)
@@ -147,19 +146,19 @@ def what_if(
         _figures(other, others, shown),
         _share((signs[0] * signs[1] < 0)[kept & would_keep].sum(), (kept & would_keep).sum()),
         int((kept & ~tables["updates"]["trained"].to_numpy()).sum()),
-        _settings_changed(params, key),
+        _settings_changed(run, key),
     )
 
 
-def _settings_changed(params: Params, key: str) -> list[str]:
+def _settings_changed(run: Store, key: str) -> list[str]:
     """Places in params.yaml."""
-    found = []
+    found: list[str] = []
     for name in ("compute_advantages", "update_policy"):
-        file, settings = path_of(f"run_info/{name}", key), load_stage(name).settings
-        if file.exists():
-            then, places = read_run_info(file).get("settings", {}), settings.places()
-            now = settings.of(params, key).model_dump(mode="json", serialize_as_any=True)
-            found += [places[field] for field in now if now[field] != then.get(field)]
+        if info := run.info(name, key):
+            settings = load_stage(name).settings
+            now = settings.of(run.params, key).model_dump(mode="json", serialize_as_any=True)
+            changed = (field for field in now if now[field] != info.settings.get(field))
+            found += map(settings.places().__getitem__, changed)
     return found
 
 

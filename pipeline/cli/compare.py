@@ -55,15 +55,17 @@ def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
     """
     from pipeline.comparing import compare as compared
     from pipeline.comparing import side_of
+    from pipeline.run.run import Run
 
     refuse_elsewhere()
-    found = compared(side_of(first), side_of(second), prompts)
+    run = Run()
+    found = compared(side_of(run, first), side_of(run, second), prompts)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     else:
         print_comparison(found)
     workspace = [side for side in found.sides if side.revision.is_workspace]
-    note_off_lock({key for side in workspace for key in (BASE_KEY, *side.chain)})
+    note_off_lock({key for side in workspace for key in (BASE_KEY, *side.chain)}, run)
 
 
 def print_comparison(found: Comparison) -> None:

@@ -13,8 +13,9 @@ from pipeline.cli.specs import reward_of
 from pipeline.errors import ConfigError, Problem, nearest
 
 if TYPE_CHECKING:
-    from pipeline.probing import Case, Finding
+    from pipeline.probing import Case, Probed
     from pipeline.rewards.base import Reward
+    from pipeline.run.run import Run
 
 COMMAND = "rollbook probe"
 SHOWN_PER_KIND = 1
@@ -53,34 +54,35 @@ def probe(reward: str, iteration: str | None, prompts: int, rollouts: int, above
     Example: rollbook probe math_answer
     """
     from pipeline import probing
+    from pipeline.run.run import Run
 
-    chosen = reward_of(reward, COMMAND)
-    key = _iteration(iteration)
-    asked = probing.stored_prompts(key, prompts) if key else probing.built_in_prompts()
+    chosen, run = reward_of(reward, COMMAND), Run()
+    key = _iteration(run, iteration)
+    table = run.table("prompts", key).checked() if key else None
+    asked = probing.stored_prompts(table, prompts) if key else probing.built_in_prompts()
     whose = f"{len(asked)} prompts of {key}" if key else f"{len(asked)} built-in prompts"
     cases = [case for prompt in asked for case in probing.cases_of(prompt)]
     _show(f"{chosen.column} on {whose}", probing.probe(chosen, cases), above, SHOWN_PER_KIND)
-    stored = probing.stored_cases(key, rollouts) if key and rollouts else []
-    if stored:
-        _show_stored(chosen, stored, key, above)
+    if key and rollouts:
+        stored = probing.stored_cases(table, run.table("rollouts", key).checked(), rollouts)
+        if stored:
+            _show_stored(chosen, stored, key, above)
 
 
-def _iteration(wanted: str | None) -> str | None:
+def _iteration(run: Run, wanted: str | None) -> str | None:
     """The iteration whose tables are read; None if there are none and none was asked for.
 
     Raises:
         ConfigError: if it is not one of params.yaml, or has no rollouts yet.
     """
-    from pipeline.artifacts import path_of
     from pipeline.config import PARAMS_FILE
-    from pipeline.params import read_params
 
     if wanted is None and not PARAMS_FILE.exists():
         return None
     keys = [
         key
-        for key in read_params().every_iteration
-        if all(path_of(kind, key).exists() for kind in ("prompts", "rollouts"))
+        for key in run.params.every_iteration
+        if all(run.has(kind, key) for kind in ("prompts", "rollouts"))
     ]
     if wanted is not None and wanted not in keys:
         hint = nearest(wanted, keys)
@@ -88,7 +90,7 @@ def _iteration(wanted: str | None) -> str | None:
     return wanted or (keys[-1] if keys else None)
 
 
-def _show(title: str, findings: Sequence[Finding], above: float, examples: int) -> None:
+def _show(title: str, findings: Sequence[Probed], above: float, examples: int) -> None:
     """Counts by kind, then what is false with rows that show it."""
     from rich.text import Text
 
@@ -117,14 +119,14 @@ def _show_stored(reward: Reward, cases: Sequence[Case], key: str | None, above: 
     _show_false(findings, above, SHOWN_ROLLOUTS)
 
 
-def _show_false(findings: Sequence[Finding], above: float, examples: int) -> None:
+def _show_false(findings: Sequence[Probed], above: float, examples: int) -> None:
     false = [each for each in findings if each.is_false(above)]
     for title, right in (("False positives", False), ("False negatives", True)):
         _show_rows(f"{title}: ", [each for each in false if each.case.right is right], examples)
     _show_rows("Errors: ", [each for each in findings if each.error is not None], examples)
 
 
-def _show_rows(title: str, findings: Sequence[Finding], examples: int) -> None:
+def _show_rows(title: str, findings: Sequence[Probed], examples: int) -> None:
     """How many, and the first of each kind."""
     click.echo(f"{title}{len(findings) or 'none'}")
     shown: dict[str, int] = {}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.artifacts import path_of, read_table, write_json
+from pipeline.artifacts import write_json
 from pipeline.cli.rescoring import COMMAND
 from pipeline.config import Params
 from pipeline.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
 from pipeline.ids import ITERATION_KEY
-from pipeline.params import read_params
+from pipeline.run.run import Run
 
 if TYPE_CHECKING:
     from pipeline.cli.rescoring.shown import Shown
@@ -43,16 +43,16 @@ def rescore(
 
     Example: rollbook rescore exact_match format:0.2 --iterations i0001-i0003
     """
-    params = read_params()
-    _refuse(params, rewards, recipe, out, stage)
-    keys = _wanted(params, iterations)
-    shown = _run(params, stage, keys) if stage else _ask(params, rewards, recipe, out, keys)
+    run = Run()
+    _refuse(run.params, rewards, recipe, out, stage)
+    keys = _wanted(run, iterations)
+    shown = _run(run, stage, keys) if stage else _ask(run, rewards, recipe, out, keys)
     shown.warn()
     shown.refuse_failed()
 
 
 def _ask(
-    params: Params,
+    run: Run,
     rewards: Sequence[str],
     recipe: str | None,
     out: Path | None,
@@ -63,12 +63,12 @@ def _ask(
     from pipeline.cli.rescoring.shown import Shown
     from pipeline.scoring.scorer import Scorer
 
-    asked = Asked(params, rewards, recipe)
+    asked = Asked(run, rewards, recipe)
     if out is not None:
         make_folder(out)
     with (
-        Shown(params, len(keys)) as shown,
-        Scorer(asked.score.rewards, params.runtime.scoring_processes) as scorer,
+        Shown(run, len(keys)) as shown,
+        Scorer(asked.score.rewards, run.params.runtime.scoring_processes) as scorer,
     ):
         for key in keys:
             table = asked.table(key, scorer)
@@ -82,24 +82,24 @@ def _ask(
     return shown
 
 
-def _run(params: Params, stage: str, keys: Sequence[str]) -> Shown:
+def _run(run: Run, stage: str, keys: Sequence[str]) -> Shown:
     """Runs an entry of `rescores:` and shows what it has left on disk."""
     from pipeline.cli.rescoring.shown import Shown
     from pipeline.cli.rescoring.stage import run_stage
 
-    kind = f"rescores/{stage}"
+    kind, params = f"rescores/{stage}", run.params
     if active := [key for key in keys if key in params.iterations]:
         run_stage(params, stage, active)
-    never = [key for key in keys if key in params.sealed and not path_of(kind, key).exists()]
+    never = [key for key in keys if key in params.sealed and not run.has(kind, key)]
     if never:
         click.echo(
             f"{', '.join(never)}: sealed before {stage} was asked, and DVC runs no step of a sealed iteration; "
             "`rollbook rescore REWARD…` asks now"
         )
     keys = [key for key in keys if key not in never]
-    with Shown(params, len(keys)) as shown:
+    with Shown(run, len(keys)) as shown:
         for key in keys:
-            shown.add(key, read_table(path_of(kind, key), kind)[0])
+            shown.add(key, run.table(kind, key).checked())
     _track()
     return shown
 
@@ -169,19 +169,19 @@ def _refuse(
         raise ConfigError(problems, COMMAND)
 
 
-def _wanted(params: Params, iterations: str | None) -> list[str]:
+def _wanted(run: Run, iterations: str | None) -> list[str]:
     """Iterations to re-score: those named, else all that are stored.
 
     Raises:
         ArtifactError: if one that is named, or every one, was not trained yet.
     """
-    every = list(params.every_iteration)
+    every = list(run.params.every_iteration)
     named = keys_in(iterations, every) if iterations is not None else None
-    stored = [key for key in named or every if not _missing(key)]
+    stored = [key for key in named or every if not _missing(run, key)]
     if named is not None and len(stored) < len(named):
         key = next(key for key in named if key not in stored)
         raise ArtifactError(
-            f"{_missing(key)[0]}: does not exist, so {key} cannot be re-scored",
+            f"{_missing(run, key)[0]}: does not exist, so {key} cannot be re-scored",
             "train it with `dvc repro`, or leave it out of --iterations",
         )
     if not stored:
@@ -189,10 +189,10 @@ def _wanted(params: Params, iterations: str | None) -> list[str]:
     return stored
 
 
-def _missing(key: str) -> list[Path]:
+def _missing(run: Run, key: str) -> list[Path]:
     from pipeline.rescoring import TABLES
 
-    return [path for path in (path_of(kind, key) for kind in TABLES) if not path.exists()]
+    return [run.place(kind, key) for kind in TABLES if not run.has(kind, key)]
 
 
 def _track(answers: Sequence[Answers] = ()) -> None:

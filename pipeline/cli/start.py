@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from pipeline.artifacts import path_of, read_json
 from pipeline.config import PARAMS_FILE
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.examples import examples, read_example
 from pipeline.ids import BASE_KEY
 from pipeline.lineage import git_says
 from pipeline.params import parse_params, write_text
+from pipeline.run.store import Store
 from pipeline.yaml_text import parse_yaml
 
 
@@ -67,11 +67,11 @@ def _refuse_unsaved(commit: str) -> None:
 
 def _refuse_other_base(base: dict[str, object]) -> None:
     """Raises RollbookError if a base policy was made here that is not the one to start from."""
-    if not path_of("policies", BASE_KEY).exists():
+    run = Store()
+    if not run.has("policies", BASE_KEY):
         return
     try:
-        info = read_json(path_of("run_info/init_policy", BASE_KEY))
-        made = info["settings"]["policy"]["base"]
+        made = run.needed_info("init_policy", BASE_KEY).settings["policy"]["base"]
     except (ArtifactError, KeyError, TypeError):
         made = None
     if made != base:

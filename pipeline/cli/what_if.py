@@ -8,7 +8,6 @@ import click
 
 from pipeline.cli.specs import yaml_spec
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.params import read_params
 
 if TYPE_CHECKING:
     from pipeline.what_if import WhatIf
@@ -29,9 +28,11 @@ def what_if(iteration: str, loss: str | None, estimator: str | None, recipe: str
 
     Example: rollbook what-if i0003 --loss gspo
     """
+    from pipeline.run.run import Run
     from pipeline.what_if import what_if as evaluate
 
-    params = read_params()
+    run = Run()
+    params = run.params
     problems = []
     if iteration not in params.every_iteration:
         hint = nearest(iteration, params.every_iteration)
@@ -44,7 +45,7 @@ def what_if(iteration: str, loss: str | None, estimator: str | None, recipe: str
     if problems:
         raise ConfigError(problems, "rollbook what-if")
     found = evaluate(
-        params,
+        run,
         iteration,
         None if loss is None else yaml_spec("--loss", loss),
         None if estimator is None else yaml_spec("--estimator", estimator),

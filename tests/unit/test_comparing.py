@@ -15,6 +15,7 @@ from pipeline.comparing import Comparison, compare, side_of
 from pipeline.dvc_cache import cached_path
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.run.revisions import revision_of
+from pipeline.run.run import Run
 from tests.unit.two_commits import edit, evaluate, git, make
 
 
@@ -42,7 +43,7 @@ def project(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _compared(first: str, second: str, examples: int = 10) -> Comparison:
-    return compare(side_of(first), side_of(second), examples)
+    return compare(side_of(Run(), first), side_of(Run(), second), examples)
 
 
 def _said(*arguments: str) -> str:
@@ -105,11 +106,11 @@ def test_curves_are_those_of_the_chain(project: Path) -> None:
 
 
 def test_names_of_commits_experiments_and_iterations(project: Path) -> None:
-    faster = side_of("faster")
+    faster = side_of(Run(), "faster")
     assert (faster.key, faster.revision.commit) == ("own0003", revision_of("main").commit)
-    assert side_of("workspace").rows == faster.rows
-    assert side_of("i0002").revision.is_workspace
-    assert side_of("first:i0000").chain == []
+    assert side_of(Run(), "workspace").rows == faster.rows
+    assert side_of(Run(), "i0002").revision.is_workspace
+    assert side_of(Run(), "first:i0000").chain == []
     for name, error, message in (
         (
             "nobody",
@@ -121,33 +122,35 @@ def test_names_of_commits_experiments_and_iterations(project: Path) -> None:
         ("i0009", RollbookError, "'i0009'"),
     ):
         with pytest.raises(error, match=message):
-            side_of(name)
+            side_of(Run(), name)
 
 
 def test_an_experiment_called_like_a_recipe_is_asked_about(copy: Path) -> None:
     git("branch", "grpo", "first")
     with pytest.raises(ConfigError, match="say workspace:grpo, or grpo: for the revision"):
-        side_of("grpo")
-    assert side_of("workspace:grpo").revision.is_workspace
-    assert side_of("grpo:").revision.commit == revision_of("first").commit
+        side_of(Run(), "grpo")
+    assert side_of(Run(), "workspace:grpo").revision.is_workspace
+    assert side_of(Run(), "grpo:").revision.commit == revision_of("first").commit
 
 
 def test_an_iteration_that_is_not_evaluated(copy: Path) -> None:
     edit(iterations__i0004={"previous": "i0003", "recipe": "grpo", "reference": "i0000"})
     with pytest.raises(ArtifactError, match="i0004 of workspace is not evaluated"):
-        side_of("i0004")
-    assert side_of("workspace").key == "own0003"
+        side_of(Run(), "i0004")
+    assert side_of(Run(), "workspace").key == "own0003"
 
 
 def test_what_is_not_on_this_machine_is_named_with_the_command_that_gets_it(copy: Path) -> None:
-    first = side_of("first")
+    first = side_of(Run(), "first")
     cached_path(first.revision.md5s["artifacts/evaluations/i0003.parquet"]).unlink()
     with pytest.raises(ArtifactError, match="the version of first") as gone:
         _compared("first", "workspace")
     assert "`rollbook pull first`" in gone.value.hint
     Path("artifacts/evaluations/own0003.parquet").unlink()
     assert _compared("workspace", "HEAD").tests[0].difference == 0  # from the cache
-    cached_path(side_of("HEAD").revision.md5s["artifacts/evaluations/own0003.parquet"]).unlink()
+    cached_path(
+        side_of(Run(), "HEAD").revision.md5s["artifacts/evaluations/own0003.parquet"]
+    ).unlink()
     with pytest.raises(ArtifactError, match="own0003") as gone:
         _compared("workspace", "i0001")
     assert "`rollbook pull`" in gone.value.hint
@@ -155,7 +158,7 @@ def test_what_is_not_on_this_machine_is_named_with_the_command_that_gets_it(copy
 
 @pytest.mark.parametrize("damage", ["cut", "swapped"])
 def test_objects_that_are_not_what_they_should_be(copy: Path, damage: str) -> None:
-    first = side_of("first")
+    first = side_of(Run(), "first")
     paths = [f"artifacts/evaluations/{key}.parquet" for key in ("i0003", "i0000")]
     victim, other = (cached_path(first.revision.md5s[path]) for path in paths)
     content = victim.read_bytes()[:-20] if damage == "cut" else other.read_bytes()
@@ -221,7 +224,7 @@ def test_recipes_are_compared_by_the_latest_policies_trained_under_them(project:
     [_, last] = found.stretches
     assert [each.place for each in last.settings] == ["update_policy.learning_rate"]
     assert found.last_recipes == []  # the last step says it
-    assert side_of("first:grpo").key == side_of("first").key == "i0003"
+    assert side_of(Run(), "first:grpo").key == side_of(Run(), "first").key == "i0003"
     shorter = _compared("i0002", "gentler")
     assert [(each.place, each.values) for each in shorter.last_recipes] == [
         ("update_policy.learning_rate", ("0.001", "0.0001"))
@@ -235,13 +238,13 @@ def test_a_recipe_that_no_policy_was_trained_under(copy: Path) -> None:
     with pytest.raises(
         ArtifactError, match="no policy of workspace was trained under recipe 'idle'"
     ) as error:
-        side_of("idle")
+        side_of(Run(), "idle")
     assert "iterations under it: none; `rollbook recipe diff idle OTHER`" in error.value.hint
     with pytest.raises(ArtifactError) as error:
-        side_of("waiting")
+        side_of(Run(), "waiting")
     assert "iterations under it: i0004;" in error.value.hint
     with pytest.raises(ConfigError, match="no iteration or recipe 'gentler'"):
-        side_of("first:gentler")
+        side_of(Run(), "first:gentler")
 
 
 def test_a_policy_and_one_that_it_was_trained_on_to(copy: Path) -> None:
@@ -255,14 +258,14 @@ def test_an_iteration_that_is_not_there_is_told_the_nearest(copy: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"no iteration or recipe 'own0099'; did you mean 'own0003'"
     ):
-        side_of("own0099")
+        side_of(Run(), "own0099")
 
 
 def test_revisions_are_compared_whatever_became_of_the_settings(copy: Path) -> None:
     Path("params.yaml").write_text("nothing: {to: read")
     assert _compared("first", "main").shared == ["i0001"]
     with pytest.raises(ConfigError):
-        side_of("i0003")
+        side_of(Run(), "i0003")
 
 
 def test_a_workspace_off_its_lock_is_not_taken_for_what_that_names(copy: Path) -> None:
@@ -281,4 +284,4 @@ def test_a_workspace_off_its_lock_is_not_taken_for_what_that_names(copy: Path) -
 def test_without_git_that_is_what_is_said(copy: Path) -> None:
     shutil.rmtree(".git")
     with pytest.raises(RollbookError, match="is no git repository"):
-        side_of("HEAD")
+        side_of(Run(), "HEAD")

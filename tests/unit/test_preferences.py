@@ -14,10 +14,12 @@ from click.testing import CliRunner, Result
 
 from pipeline.advantages.pairs import Pairs
 from pipeline.artifacts import path_of, read_table, write_table
+from pipeline.cli.export_pairs import preferences
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.params import parse_params
-from pipeline.preferences import SCHEMA, preferences
+from pipeline.preferences import SCHEMA
+from pipeline.run.run import Run
 from pipeline.yaml_text import flow
 from tests.builders import table
 from tests.unit.stored_iterations import settings, store
@@ -45,7 +47,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_pairs_of_the_stored_scores(stored: Path) -> None:
-    found = preferences(parse_params(_raw()), ["i0001"], None)
+    found = preferences(Run(), ["i0001"], None)
     assert found.schema == SCHEMA and found.column_names[:5] == COLUMNS
     (row,) = found.to_pylist()
     assert row["prompt"] == [{"role": "user", "content": "1+2="}]
@@ -53,22 +55,21 @@ def test_pairs_of_the_stored_scores(stored: Path) -> None:
     assert row["rejected"] == [{"role": "assistant", "content": "4"}]
     assert (row["chosen_reward"], row["rejected_reward"]) == (1.0, 0.0)
     assert row["chosen_id"].endswith("/00") and row["pair_id"] == f"{row['chosen_id']}-01"
-    every = preferences(parse_params(_raw()), ["i0001", "i0002"], Pairs(pairing="all"))
+    every = preferences(Run(), ["i0001", "i0002"], Pairs(pairing="all"))
     assert every.num_rows == 8 and every["iteration"].to_pylist() == ["i0001"] * 4 + ["i0002"] * 4
     assert every["rejected"].to_pylist()[1][0]["content"] == "long answer"
 
 
 def test_pairs_that_training_stored_come_first(stored: Path) -> None:
-    params = parse_params(_raw())
-    own = preferences(params, ["i0001"], Pairs(pairing="all")).slice(3, 1).to_pylist()[0]
+    own = preferences(Run(), ["i0001"], Pairs(pairing="all")).slice(3, 1).to_pylist()[0]
     names = ("pair_id", "prompt_id", "iteration", "chosen_id", "rejected_id")
     row = {**{name: own[name] for name in names}, "chosen_reward": 1.0, "rejected_reward": 0.0}
     row["group_id"] = own["chosen_id"].rpartition("/")[0]
     write_table(table("pairs", [row]), "pairs", "i0001")
     write_table(table("pairs", []), "pairs", "i0002")
-    assert preferences(params, ["i0001"], None)["pair_id"].to_pylist() == [own["pair_id"]]
-    assert preferences(params, ["i0001"], Pairs())["pair_id"].to_pylist() != [own["pair_id"]]
-    assert preferences(params, ["i0002"], None).num_rows == 1
+    assert preferences(Run(), ["i0001"], None)["pair_id"].to_pylist() == [own["pair_id"]]
+    assert preferences(Run(), ["i0001"], Pairs())["pair_id"].to_pylist() != [own["pair_id"]]
+    assert preferences(Run(), ["i0002"], None).num_rows == 1
 
 
 def test_pairs_of_another_run_are_named(stored: Path) -> None:
@@ -80,13 +81,14 @@ def test_pairs_of_another_run_are_named(stored: Path) -> None:
         row = {**made, **ids, "prompt_id": prompt, "group_id": group, "pair_id": f"{group}/98-99"}
         write_table(table("pairs", [row]), "pairs", "i0001")
         with pytest.raises(ArtifactError, match=f"{group}/98-99: its {missing} .* is not in"):
-            preferences(parse_params(_raw()), ["i0001"], None)
-        assert preferences(parse_params(_raw()), ["i0001"], Pairs()).num_rows == 1
+            preferences(Run(), ["i0001"], None)
+        assert preferences(Run(), ["i0001"], Pairs()).num_rows == 1
 
 
 def test_what_the_recipe_puts_around_an_answer_is_part_of_it(stored: Path) -> None:
-    params = parse_params(_raw(system_prompt="Be brief.", assistant_prefix="<think>"))
-    (row,) = preferences(params, ["i0001"], None).to_pylist()
+    other = Run()
+    other.params = parse_params(_raw(system_prompt="Be brief.", assistant_prefix="<think>"))
+    (row,) = preferences(other, ["i0001"], None).to_pylist()
     assert [message["role"] for message in row["prompt"]] == ["system", "user"]
     assert row["prompt"][0]["content"] == "Be brief."
     assert row["chosen"][0]["content"] == "<think>3"

@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from pipeline.artifacts import path_of, read_table
-from pipeline.atomic import replacing
+from pipeline.artifacts import write_rows
 from pipeline.cli.rescoring import COMMAND
 from pipeline.cli.specs import reward_of
 from pipeline.component import Model, problems_of
-from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
 from pipeline.recipe_sections import ScoreRollouts
 from pipeline.rescoring import TABLES, Numbers, rescored
+from pipeline.run.store import Store
 from pipeline.schemas.rescores import SCHEMA
 
 if TYPE_CHECKING:
@@ -37,19 +35,19 @@ class Asked:
     A row that cannot be scored carries its error and stops nothing.
     """
 
-    def __init__(self, params: Params, rewards: Sequence[str], recipe: str | None) -> None:
+    def __init__(self, run: Store, rewards: Sequence[str], recipe: str | None) -> None:
         """Raises ConfigError for rewards that cannot be built or do not go together.
 
         Args:
-            params: of the project.
+            run: that is asked about.
             rewards: as they were written; none: those of the recipe.
             recipe: name of a recipe, or None.
         """
-        self.params = params
+        self.run = run
         self.recipe = recipe
         self.name = " ".join([*rewards, *([f"--recipe {recipe}"] if recipe else [])])
         self.score = _score_rollouts(
-            _built(rewards) or params.recipes[str(recipe)].score_rollouts.rewards
+            _built(rewards) or run.params.recipes[str(recipe)].score_rollouts.rewards
         )
         self.inputs: dict[str, dict[str, str]] = {}
 
@@ -57,8 +55,9 @@ class Asked:
         """The rescores table of an iteration."""
         tables = {}
         for kind in TABLES:
-            tables[kind], facts = read_table(path_of(kind, key), kind)
-            self.inputs.setdefault(key, {})[kind] = facts.content_hash
+            stored = self.run.table(kind, key)
+            tables[kind] = stored.checked()
+            self.inputs.setdefault(key, {})[kind] = stored.facts.content_hash
         with Progress(f"rescore {key}", tables["rollouts"].num_rows, "rollouts") as bar:
             return rescored(
                 tables, scorer, self.score, self._recipe(key).compute_advantages, bar.update
@@ -93,7 +92,8 @@ class Asked:
         }
 
     def _recipe(self, key: str) -> Recipe:
-        return self.params.recipes[self.recipe] if self.recipe else self.params.recipe_of(key)
+        params = self.run.params
+        return params.recipes[self.recipe] if self.recipe else params.recipe_of(key)
 
 
 def make_folder(out: Path) -> None:
@@ -112,9 +112,7 @@ def keep(table: pa.Table, path: Path) -> None:
         SchemaError: if it is none.
         ArtifactError: if it cannot be written.
     """
-    table = SCHEMA.validate(table, str(path))
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    write_rows(SCHEMA.validate(table, str(path)), path)
 
 
 def _built(rewards: Sequence[str]) -> list[Reward]:

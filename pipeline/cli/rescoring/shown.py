@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
-import pyarrow.dataset as ds
 
-from pipeline.artifacts import path_of
 from pipeline.config import Params
 from pipeline.errors import RewardError
 from pipeline.ids import BASE_KEY
 from pipeline.rescoring import DIGITS, MOVED, Numbers, most_moved, summary
+from pipeline.run.store import Store
 from pipeline.visible import listed
 
 if TYPE_CHECKING:
@@ -44,12 +43,12 @@ class Shown:
     """Prints what becomes of iterations. Use as a context manager: what there is is shown even if a later one fails.
 
     Attributes:
-        params: of the project.
+        run: that was asked about.
         count: iterations that there will be; up to IN_FULL, each is printed in full as soon as it is there.
         numbers: of `pipeline.rescoring.summary`, by iteration.
     """
 
-    params: Params
+    run: Store
     count: int
     numbers: dict[str, Numbers] = field(default_factory=dict)
     _errors: Counter[str] = field(default_factory=Counter)
@@ -69,7 +68,7 @@ class Shown:
 
     def add(self, key: str, table: pa.Table) -> None:
         """Takes the rescores table of an iteration; of its rows only those that moved most are kept."""
-        numbers = summary(table, self.params.every_iteration[key].previous)
+        numbers = summary(table, self.run.params.every_iteration[key].previous)
         self.numbers[key] = numbers
         counted = table["error"].drop_null().value_counts().to_pylist()
         errors = Counter({item["values"]: item["counts"] for item in counted})
@@ -128,7 +127,7 @@ class Shown:
         if moved is None:
             click.echo()
         else:
-            _show_moved("  moved most:", "  no rollout moved\n", moved)
+            _show_moved(self.run, "  moved most:", "  no rollout moved\n", moved)
 
     def _lines(self, key: str) -> dict[str, str]:
         """Numbers in words, by label; without a reward there is nothing to compare."""
@@ -149,7 +148,7 @@ class Shown:
             "groups with signal": f"{before} → {after}: {numbers['groups_gained']} gained, "
             f"{numbers['groups_lost']} lost",
             **not_scored,
-            "valid for": validity(self.params, key, float(numbers["effective_share"])),
+            "valid for": validity(self.run.params, key, float(numbers["effective_share"])),
         }
 
     # --- many iterations ----------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class Shown:
             click.echo(f"error: {text}")
         if self._moved is not None:
             click.echo()
-            _show_moved("Moved most:", "no rollout moved", self._moved)
+            _show_moved(self.run, "Moved most:", "no rollout moved", self._moved)
 
     def _row(self, key: str) -> Iterator[str]:
         numbers = self.numbers[key]
@@ -231,35 +230,28 @@ def _frequent(errors: Counter[str]) -> list[str]:
     return [f"{text} ({count} rollouts)" for text, count in ranked[:SHOWN_ERRORS]]
 
 
-def _show_moved(title: str, nothing: str, moved: pa.Table) -> None:
+def _show_moved(run: Store, title: str, nothing: str, moved: pa.Table) -> None:
     """Rows of `most_moved` as a table, with the ends of their answers."""
     from pipeline.cli.console import show, table
 
     if not moved.num_rows:
         click.echo(nothing)
         return
-    texts = _texts_of(moved)
     shown = table("rollout", "reward", "advantage", "answer")
     for row in moved.to_pylist():
         shown.add_row(
             row["rollout_id"],
             f"{number(row['old_reward'])} → {number(row['reward'])}",
             f"{number(row['old_advantage'])} → {number(row['advantage'])}",
-            _shortened(texts[row["rollout_id"]]),
+            _shortened(_text_of(run, row["iteration"], row["rollout_id"])),
         )
     show(title, shown)
 
 
-def _texts_of(moved: pa.Table) -> Mapping[str, str]:
-    """Clean texts of a few rollouts by id; no other row or column is held in memory."""
-    found: dict[str, str] = {}
-    wanted = ds.field("rollout_id").isin(moved["rollout_id"].combine_chunks())
-    for key in moved["iteration"].unique().to_pylist():
-        rows = ds.dataset(path_of("rollouts", key)).to_table(
-            columns=["rollout_id", "text"], filter=wanted
-        )
-        found |= zip(rows["rollout_id"].to_pylist(), rows["text"].to_pylist(), strict=True)
-    return found
+def _text_of(run: Store, key: str, rollout: str) -> str:
+    """Clean text of a rollout; no other row or column is held in memory."""
+    found = run.table("rollouts", key).where("rollout_id", rollout, ["text"])
+    return str(found["text"][0])
 
 
 def _shortened(text: str) -> Text:

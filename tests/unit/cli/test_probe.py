@@ -12,7 +12,7 @@ from pipeline.artifacts import write_table
 from pipeline.cli.main import rollbook
 from pipeline.errors import ConfigError
 from pipeline.probing import (
-    Finding,
+    Probed,
     built_in_prompts,
     cases_of,
     counts,
@@ -32,12 +32,12 @@ def _run(*arguments: str) -> Result:
     return CliRunner().invoke(rollbook, ["probe", *arguments])
 
 
-def _findings(name: str, **options: Any) -> list[Finding]:
+def _findings(name: str, **options: Any) -> list[Probed]:
     cases = [case for prompt in built_in_prompts() for case in cases_of(prompt)]
     return probe(reward(name, **options), cases)
 
 
-def _false(findings: list[Finding], right: bool) -> set[str]:
+def _false(findings: list[Probed], right: bool) -> set[str]:
     return {each.case.kind for each in findings if each.is_false(0.5) and each.case.right is right}
 
 

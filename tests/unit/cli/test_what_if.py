@@ -8,11 +8,12 @@ from click.testing import CliRunner, Result
 
 from pipeline.artifacts import path_of, read_table, write_json, write_table
 from pipeline.cli.main import rollbook
-from pipeline.config import Params
 from pipeline.errors import ArtifactError, ConfigError, RollbookError
 from pipeline.params import parse_params
 from pipeline.recipe import Recipe
 from pipeline.registry import build
+from pipeline.run.run import Run
+from pipeline.run.stored import StoredTable
 from pipeline.schemas.rollouts import IDS
 from pipeline.what_if import what_if
 from pipeline.yaml_text import flow
@@ -79,11 +80,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def params(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    from pipeline.params import read_params
-
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(folder)
-    return read_params()
+    return Run()
 
 
 def _advantages(estimator: Any, rewards: list[float]) -> list[float]:
@@ -96,14 +95,14 @@ def _run(*arguments: str) -> Result:
     return CliRunner().invoke(rollbook, ["what-if", *arguments])
 
 
-def test_the_same_recipe_gives_the_same_numbers(params: Params) -> None:
-    found = what_if(params, "i0001", loss={"name": "dapo", "clip_low": 0.2, "clip_high": 0.28})
+def test_the_same_recipe_gives_the_same_numbers(run: Run) -> None:
+    found = what_if(run, "i0001", loss={"name": "dapo", "clip_low": 0.2, "clip_high": 0.28})
     assert found.was.numbers == pytest.approx(found.would_be.numbers, nan_ok=True)
     assert found.sign_flips == 0 and found.not_trained == 4
     np.testing.assert_allclose(found.was.advantages, found.would_be.advantages)
 
 
-def test_numbers_by_hand(params: Params) -> None:
+def test_numbers_by_hand(run: Run) -> None:
     """Ratios, clips and sample size straight from the stored log-probs."""
     updates, _ = read_table(path_of("updates", "i0001"), "updates")
     rollouts, _ = read_table(path_of("rollouts", "i0001"), "rollouts")
@@ -118,7 +117,7 @@ def test_numbers_by_hand(params: Params) -> None:
         ratios += [1.0] * len(before) if seen is None else list(np.exp(np.subtract(seen, before)))
         signs += [np.sign(value)] * len(before)
     ratio, sign = np.array(ratios), np.array(signs)
-    numbers = what_if(params, "i0001", loss="gspo").was.numbers
+    numbers = what_if(run, "i0001", loss="gspo").was.numbers
     assert numbers["effective sample size"] == pytest.approx(
         ratio.sum() ** 2 / len(ratio) / (ratio**2).sum()
     )
@@ -128,12 +127,12 @@ def test_numbers_by_hand(params: Params) -> None:
     assert numbers["clipped low"] > 0
 
 
-def test_gradient_by_length(params: Params) -> None:
+def test_gradient_by_length(run: Run) -> None:
     """With ratios far from clipping a token mean weighs tokens alike, a row mean rollouts."""
     loss = {"name": "reinforce", "aggregation": "token_mean"}
-    tokens = what_if(params, "i0001", loss=loss, estimator={"name": "group", "scale": "none"})
+    tokens = what_if(run, "i0001", loss=loss, estimator={"name": "group", "scale": "none"})
     rows = what_if(
-        params,
+        run,
         "i0001",
         loss={**loss, "aggregation": "row_mean"},
         estimator={"name": "group", "scale": "none"},
@@ -144,10 +143,10 @@ def test_gradient_by_length(params: Params) -> None:
     assert rows.would_be.lengths[-1].gradient < tokens.would_be.lengths[-1].gradient
 
 
-def test_another_estimator_turns_signs(params: Params) -> None:
-    best_only = what_if(params, "i0001", estimator="max_rl")
+def test_another_estimator_turns_signs(run: Run) -> None:
+    best_only = what_if(run, "i0001", estimator="max_rl")
     assert best_only.sign_flips == 0
-    turned = what_if(params, "i0001", estimator={"name": "reinforce_plus_plus"})
+    turned = what_if(run, "i0001", estimator={"name": "reinforce_plus_plus"})
     rewards = np.array(REWARDS).ravel()
     up = rewards > np.repeat(rewards, np.array(LENGTHS).ravel() + 1).mean()
     was = turned.was.advantages
@@ -155,33 +154,33 @@ def test_another_estimator_turns_signs(params: Params) -> None:
     assert turned.sign_flips == pytest.approx(want) and want > 0
 
 
-def test_another_recipe_keeps_what_the_log_probs_were_made_with(params: Params) -> None:
+def test_another_recipe_keeps_what_the_log_probs_were_made_with(run: Run) -> None:
     """Nothing was measured in training, and the other recipe would have: the objective alone is taken."""
-    other = what_if(params, "i0001", recipe="measured").would_be
+    other = what_if(run, "i0001", recipe="measured").would_be
     assert other.numbers == pytest.approx(
-        what_if(params, "i0001", loss="grpo").would_be.numbers, nan_ok=True
+        what_if(run, "i0001", loss="grpo").would_be.numbers, nan_ok=True
     )
 
 
-def test_what_is_missing_is_said_in_one_sentence(params: Params) -> None:
+def test_what_is_missing_is_said_in_one_sentence(run: Run) -> None:
     with pytest.raises(RollbookError, match="no log-probs of the reference policy") as caught:
-        what_if(params, "i0001", recipe="kl")
+        what_if(run, "i0001", recipe="kl")
     assert "kl_coef: 0" in caught.value.hint
     with pytest.raises(RollbookError, match=r"compute_advantages\.kl_coef takes a KL to it off"):
-        what_if(params, "i0001", recipe="kl_in_reward")
+        what_if(run, "i0001", recipe="kl_in_reward")
     with pytest.raises(ConfigError, match="reads the values of a critic") as caught_too:
-        what_if(params, "i0001", estimator="gae")
+        what_if(run, "i0001", estimator="gae")
     assert "PreparePrompts" not in str(caught_too.value)
     with pytest.raises(ArtifactError, match="process_supervision"):
-        what_if(params, "i0001", estimator="process_supervision")
+        what_if(run, "i0001", estimator="process_supervision")
     with pytest.raises(ConfigError, match="cap"):
-        what_if(params, "i0001", loss="cispo")
+        what_if(run, "i0001", loss="cispo")
     with pytest.raises(ConfigError, match="greedy"):
-        what_if(params, "i0001", estimator="remax")
+        what_if(run, "i0001", estimator="remax")
 
 
-def test_an_objective_that_chooses_keeps_fewer_rollouts(params: Params) -> None:
-    found = what_if(params, "i0001", loss="sft", estimator={"name": "best", "keep": 2})
+def test_an_objective_that_chooses_keeps_fewer_rollouts(run: Run) -> None:
+    found = what_if(run, "i0001", loss="sft", estimator={"name": "best", "keep": 2})
     assert len(found.was.advantages) == 12
     np.testing.assert_array_equal(found.would_be.advantages, [1, 1, 1, 1])
     assert found.would_be.numbers["kept groups"] == 2
@@ -191,14 +190,20 @@ def test_an_objective_that_chooses_keeps_fewer_rollouts(params: Params) -> None:
     result = _run("i0001", "--loss", "sft", "--estimator", "best")
     assert result.exit_code == 0, result.output
     with pytest.raises(RollbookError, match="chooses none of the rollouts"):
-        what_if(params, "i0001", loss="sft", estimator={"name": "best", "min_reward": 9.0})
+        what_if(run, "i0001", loss="sft", estimator={"name": "best", "min_reward": 9.0})
     with pytest.raises(RollbookError, match="loss dpo compares with them"):
-        what_if(params, "i0001", loss="dpo", estimator="pairs")
+        what_if(run, "i0001", loss="dpo", estimator="pairs")
     with pytest.raises(ConfigError, match="loss dpo trains on pairs, and estimator group"):
-        what_if(params, "i0001", loss="dpo")
+        what_if(run, "i0001", loss="dpo")
 
 
-def test_pairs_of_stored_rollouts(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def _put(tables: dict[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts tables in the place of those on disk."""
+    checked = StoredTable.checked
+    monkeypatch.setattr(StoredTable, "checked", lambda self: tables.get(self.path) or checked(self))
+
+
+def test_pairs_of_stored_rollouts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """With log-probs of a reference at hand: the best against the worst of two groups."""
     rollouts, _ = read_table(path_of("rollouts", "i0001"), "rollouts")
     measured = [
@@ -213,20 +218,17 @@ def test_pairs_of_stored_rollouts(params: Params, monkeypatch: pytest.MonkeyPatc
     ]
     made = {path_of("logprobs", "i0001"): table("logprobs", measured)}
 
-    def read(path: Path, kind: str) -> Any:
-        return (made[path], None) if path in made else read_table(path, kind)
-
-    monkeypatch.setattr("pipeline.what_if.read_table", read)
-    found = what_if(params, "i0001", loss="dpo", estimator="pairs")
+    _put(made, monkeypatch)
+    found = what_if(run, "i0001", loss="dpo", estimator="pairs")
     np.testing.assert_array_equal(found.would_be.advantages, [1, -1, 1, -1])
     assert found.would_be.numbers["kept groups"] == 2
     assert found.sign_flips == 0 and found.would_be.numbers["loss"] > 0
 
 
 def test_a_critic_is_there_if_its_values_were_stored(
-    params: Params, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = params.recipes["grpo"]
+    own = run.params.recipes["grpo"]
     estimator = {"name": "gae", "whiten": False}
     ppo = Recipe.model_validate(
         {
@@ -237,7 +239,9 @@ def test_a_critic_is_there_if_its_values_were_stored(
             ),
         }
     )
-    both = params.model_copy(update={"recipes": {**params.recipes, "ppo": ppo}})
+    both, trained = Run(), Run()
+    both.params = run.params.model_copy(update={"recipes": {**run.params.recipes, "ppo": ppo}})
+    trained.params = run.params.model_copy(update={"recipes": {**run.params.recipes, "grpo": ppo}})
     with pytest.raises(ConfigError, match="estimator gae reads the values of a critic"):
         what_if(both, "i0001", estimator="gae")
     with pytest.raises(RollbookError, match="i0001 has no values of a critic, and estimator gae"):
@@ -248,18 +252,14 @@ def test_a_critic_is_there_if_its_values_were_stored(
     told = taught(stored)
     made = {path_of(kind, "i0001"): told[kind] for kind in ("logprobs", "advantages")}
 
-    def read(path: Path, kind: str) -> Any:
-        return (made[path], None) if path in made else read_table(path, kind)
-
-    monkeypatch.setattr("pipeline.what_if.read_table", read)
+    _put(made, monkeypatch)
     found = what_if(both, "i0001", recipe="ppo")  # V is 0: the advantage is the reward
     np.testing.assert_allclose(found.would_be.advantages, np.concatenate(REWARDS), atol=1e-6)
-    trained = params.model_copy(update={"recipes": {**params.recipes, "grpo": ppo}})
     found = what_if(trained, "i0001", estimator="group")
     assert found.would_be.numbers["informative groups"] == 2
 
 
-def test_the_command(params: Params) -> None:
+def test_the_command(run: Run) -> None:
     result = _run("i0001", "--loss", "{name: cispo, cap: 5.0}", "--estimator", "leave_one_out")
     assert result.exit_code == 0, result.output
     assert "i0001 as it was (grpo)" in result.output
@@ -269,10 +269,10 @@ def test_the_command(params: Params) -> None:
     assert "--loss" in str(_run("i0001", "--loss", "{name: ").exception)
 
 
-def test_missing_tables_and_missing_torch(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tables_and_missing_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(RollbookError, match="torch is not installed"):
-        what_if(params, "i0001", loss="gspo")
+        what_if(run, "i0001", loss="gspo")
     monkeypatch.setattr("pipeline.what_if.TABLES", ("prompts", "evaluations"))
     with pytest.raises(ArtifactError, match="does not exist"):
-        what_if(params, "i0001", loss="gspo")
+        what_if(run, "i0001", loss="gspo")
