@@ -39,12 +39,12 @@ COUNTED = frozenset({
     "advantages", "ancestry", "chat_template", "cli", "coefficients", "comparing",
     "critics", "curve_words", "disk_use", "doctor", "drawing", "dvc_cache", "dvc_lock",
     "engines", "estimation", "evaluation", "examples", "exporting", "field_docs", "fork_server",
-    "framework_imports", "generation", "history", "ids", "losses", "model_card", "off_lock",
+    "framework_imports", "generation", "history", "ids", "initialize", "losses", "model_card", "off_lock",
     "page", "policies", "preferences", "presets", "probing", "prompting", "ragged",
     "reasoning_tasks", "rebuilding", "recipe_diff", "recipe_text", "recipe_words", "replay",
     "report", "rescoring", "revisions", "rewards", "run_status", "running_steps", "sandbox",
     "schemas", "scoring", "sealed", "sealing", "showing", "signals", "sources", "stages",
-    "stored_revisions", "syscall_filter", "tokens", "tracing", "tracking", "training",
+    "stored_revisions", "syscall_filter", "template", "tokens", "tracing", "tracking", "training",
     "verifying", "visible", "what_if", "yaml_text",
 })  # fmt: skip
 """Modules and packages of the library whose code is part of digests. The longest name in either set that covers a

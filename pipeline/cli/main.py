@@ -13,6 +13,7 @@ import click
 from pipeline.errors import RollbookError
 
 COMMANDS = {
+    "init": "make a project in a new folder, or beside what a repository has",
     "start": "put a shipped starting point in place of params.yaml",
     "check": "validate params.yaml and every component; say what would run",
     "iterate": "extend params.yaml to N iterations in all",

@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError, RollbookError
 from pipeline.examples import examples, read_example
 from pipeline.params import parse_params, read_params
 from pipeline.yaml_text import parse_yaml
+from tests.policy_folders import byte_level, saved
 from tests.unit.test_params import ROOT, SHIPPED_TEXT, shipped
 
 
@@ -36,8 +37,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", examples())
-def test_every_example_is_valid(name: str) -> None:
+def test_every_example_is_valid(project: Path, name: str) -> None:
     example = read_example(name)
+    saved(Path("models/base"), byte_level(False))  # what the example `own` asks its user for
+    Path("models/base/model.safetensors").touch()
     params = parse_params(parse_yaml(example.text, name))
     assert example.title and example.text.startswith(f"# {example.title}\n")
     assert params.iterations and list(params.data.evaluation)
