@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from pipeline.run.run import Run
     from pipeline.showing.facts import Shown
 
 
@@ -38,12 +39,14 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
     import_numpy_alone()
     settle_without_pandas()
     from pipeline.cli.console import note_off_lock, refuse_elsewhere
+    from pipeline.run.run import Run
     from pipeline.showing.shown import facts_of
 
     refuse_elsewhere()
-    facts = facts_of(identity, over_time)
+    run = Run()
+    facts = facts_of(run, identity, over_time)
     if page is not None:
-        _write(facts, page)
+        _write(run, facts, page)
         click.echo(f"{page}: {facts.kind} page, open it in a browser", err=as_json)
     if as_json:
         click.echo(_json(facts))
@@ -52,7 +55,7 @@ def show(identity: str, over_time: bool, as_json: bool, page: Path | None) -> No
         from pipeline.showing.layout import page_of
 
         draw(page_of(facts))
-    note_off_lock(_iterations(facts))
+    note_off_lock(_iterations(facts), run)
 
 
 def _iterations(facts: Shown) -> list[str]:
@@ -74,7 +77,7 @@ def _json(facts: Shown) -> str:
     return json_safe(text)
 
 
-def _write(facts: Shown, page: Path) -> None:
+def _write(run: Run, facts: Shown, page: Path) -> None:
     """Writes the page whole or not at all, with what is printed beside it said on it.
 
     Raises:
@@ -82,10 +85,9 @@ def _write(facts: Shown, page: Path) -> None:
     """
     from pipeline.atomic import replacing
     from pipeline.off_lock import off_lock, said_of
-    from pipeline.run.run import Run
     from pipeline.showing.layout import page_of
     from pipeline.showing.page import html_of
 
-    html = html_of(page_of(facts), said_of(off_lock(Run(), _iterations(facts))))
+    html = html_of(page_of(facts), said_of(off_lock(run, _iterations(facts))))
     with replacing(page) as temporary:
         temporary.write_text(html, encoding="utf-8")

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from pipeline.run.run import Run
 from pipeline.run.stored import StoredTable
-from pipeline.showing.chain import Chain
 from pipeline.showing.clipping import Objective, with_clips, with_ratios
 from pipeline.showing.decoding import Decoder, decoder_for
 from pipeline.showing.facts import Token
@@ -87,7 +86,7 @@ class Views:
     @cached_property
     def _decoder(self) -> tuple[Decoder | None, str]:
         digests = pc.unique(self.completions.column("policy_digest")).to_pylist()
-        return decoder_for(self.run.maker(digests[0], self.key) if digests else "", Chain())
+        return decoder_for(self.run.maker(digests[0], self.key) if digests else "", self.run)
 
     def _beside(self, kind: str, rows: pa.Table) -> list[dict[str, Any]]:
         """Rows of another table in this order; empty where there is none."""

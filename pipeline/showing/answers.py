@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.showing.facts import Answer, Number, Reward
+from pipeline.run.iteration import Iteration
+from pipeline.run.stored import StoredTable
+from pipeline.showing.facts import Answer, Number, RewardValue
 from pipeline.showing.finding import table_of
-from pipeline.showing.tables import Stored, stored
 
 IDS = ("rollout_id", "group_id", "prompt_id", "iteration")
 TRAINING = ("scores", "logprobs", "advantages", "updates")
@@ -40,16 +41,16 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Group:
+class AnswerGroup:
     """One group of answers.
 
     Attributes:
         id: of it.
-        key: the iteration.
+        iteration: that made them; of an evaluation the one whose policy was asked.
     """
 
     id: str
-    key: str
+    iteration: Iteration
 
     @property
     def in_training(self) -> bool:
@@ -57,19 +58,19 @@ class Group:
         return table_of(self.id) == "rollouts"
 
     @cached_property
-    def completions(self) -> Stored:
+    def completions(self) -> StoredTable:
         """The table of its completions.
 
         Raises:
             ArtifactError: if it is not on disk.
         """
-        return Stored(table_of(self.id), self.key)
+        return self.iteration.table(table_of(self.id))
 
     @cached_property
-    def others(self) -> dict[str, Stored]:
+    def others(self) -> dict[str, StoredTable]:
         """The tables beside it that are on disk, by kind."""
-        found = {kind: stored(kind, self.key) for kind in TRAINING if self.in_training}
-        return {kind: table for kind, table in found.items() if table is not None}
+        kinds = TRAINING if self.in_training else ()
+        return {kind: found for kind in kinds if (found := self.iteration.find_table(kind))}
 
     @cached_property
     def rows(self) -> dict[str, pa.Table]:
@@ -161,7 +162,9 @@ def reward_values(score: Row) -> dict[str, Number]:
     }
 
 
-def rewards_of(score: Row, weights: Mapping[str, float]) -> tuple[list[Reward], dict[str, Any]]:
+def rewards_of(
+    score: Row, weights: Mapping[str, float]
+) -> tuple[list[RewardValue], dict[str, Any]]:
     """Every reward with what it logged, and what was logged by none that can be named.
 
     A reward logs `<its name>_<what>`, or names of its own.
@@ -179,7 +182,7 @@ def rewards_of(score: Row, weights: Mapping[str, float]) -> tuple[list[Reward], 
     }
     owners = {name: _owner(name, list(values)) for name in logged}
     rewards = [
-        Reward(
+        RewardValue(
             name,
             value,
             weights.get(name),

@@ -31,7 +31,7 @@ from pipeline.estimation import (
 from pipeline.field_docs import formula_of, headline_of
 from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.scoring.totals import weighted_total
-from pipeline.showing.facts import Arithmetic
+from pipeline.showing.facts import AdvantageArithmetic
 from pipeline.showing.written_out import number, written_out
 
 COLUMNS: Mapping[str, Sequence[str] | None] = {
@@ -72,7 +72,7 @@ def arithmetic_of(
     kl_coef: float | None,
     group: Tables,
     whole: Callable[[], Tables],
-) -> Arithmetic | None:
+) -> AdvantageArithmetic | None:
     """How the advantage of a rollout came to be; None for a greedy one, which is a baseline itself.
 
     Args:
@@ -111,7 +111,7 @@ def arithmetic_of(
     problem = "" if agrees else f"the stored advantage is {number(stored)}, not {found.value:+.6g}"
     if not agrees and math.isclose(found.value, stored, rel_tol=SAME, abs_tol=SAME):
         problem = "the stored advantages of its tokens are others"
-    return Arithmetic(
+    return AdvantageArithmetic(
         estimator=estimator.name,
         words=headline_of(type(estimator)),
         formula=formula_of(type(estimator)),
@@ -133,8 +133,8 @@ def _said_by(error: Exception) -> str:
     return f"the estimator failed: {type(error).__name__}: {error}"
 
 
-def _not_computed(estimator: str, stored: float, problem: str) -> Arithmetic:
-    return Arithmetic(estimator, "", [], [], 0, None, stored, None, problem)
+def _not_computed(estimator: str, stored: float, problem: str) -> AdvantageArithmetic:
+    return AdvantageArithmetic(estimator, "", [], [], 0, None, stored, None, problem)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.artifacts import RESTORE, keys_of, path_of
+from pipeline.artifacts import RESTORE
 from pipeline.errors import PolicyError
 from pipeline.ids import BASE_KEY
-from pipeline.showing.chain import Chain
+from pipeline.run.store import Store
 from pipeline.showing.facts import Piece
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Decoder:
         return pieces
 
 
-def decoder_for(key: str, chain: Chain) -> tuple[Decoder | None, str]:
+def decoder_for(key: str, run: Store) -> tuple[Decoder | None, str]:
     """The tokenizer of a policy, and what is to be said about it.
 
     All policies of a chain share one tokenizer: an update copies it. So where the policy itself is not on disk, one
@@ -77,16 +77,16 @@ def decoder_for(key: str, chain: Chain) -> tuple[Decoder | None, str]:
 
     Args:
         key: of the iteration whose policy generated; empty where it is not known.
-        chain: of the project.
+        run: that it is part of.
     """
-    keys = [key, *(each for each in keys_of("policies") if each != key)] if key else []
-    for each in keys or keys_of("policies"):
-        folder = path_of("policies", each)
+    here = run.keys_with("policies")
+    for each in [key, *(other for other in here if other != key)] if key else here:
+        folder = run.place("policies", each)
         if (folder / TOKENIZER_FILE).is_file():
             return Decoder(folder), "" if each == key else f"decoded with the tokenizer of {each}"
-    if keys_of("policies"):
+    if here:
         return None, f"no policy on disk has a {TOKENIZER_FILE}: tokens are shown by their ids"
-    brings = chain.place(key or BASE_KEY)
+    brings = run.policy_place(key or BASE_KEY)
     return None, (
         f"no policy is on disk, so there is no tokenizer and tokens are shown by their ids; that of {key or BASE_KEY}: "
         f"{brings}"

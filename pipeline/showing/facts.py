@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipeline.artifacts import finite
+from pipeline.run.policies import PolicyLink
 
 Number = float | None
 
@@ -63,8 +64,8 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Reward:
-    """What one reward function said.
+class RewardValue:
+    """The value that one reward function gave.
 
     Attributes:
         name: of its column, without `reward_`.
@@ -113,7 +114,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class AdvantageArithmetic:
     """How an advantage came to be, written out, and computed again.
 
     Attributes:
@@ -156,7 +157,7 @@ class Advantage:
     group_std: Number
     informative: bool
     kept: bool
-    arithmetic: Arithmetic | None
+    arithmetic: AdvantageArithmetic | None
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class Partner:
 
 
 @dataclass(frozen=True)
-class Update:
+class RolloutUpdate:
     """What the update did with a rollout.
 
     Attributes:
@@ -204,21 +205,6 @@ class Update:
     loss_share: Number
     loss: str
     words: str
-
-
-@dataclass(frozen=True)
-class PolicyLink:
-    """A policy that something came from or led to.
-
-    Attributes:
-        key: of the iteration that made it; empty if that is not known here.
-        digest: of its files.
-        place: where it is, in words.
-    """
-
-    key: str
-    digest: str
-    place: str
 
 
 @dataclass(frozen=True)
@@ -343,14 +329,14 @@ class RolloutFacts:
     tokens: Sequence[Token]
     decoded: str
     reward: Number
-    rewards: Sequence[Reward]
+    rewards: Sequence[RewardValue]
     logged: Mapping[str, Any]
     step_rewards: Sequence[Mapping[str, Any]]
     error: str | None
     siblings: Sequence[Answer]
     advantage: Advantage | None
     partners: Sequence[Partner]
-    update: Update | None
+    update: RolloutUpdate | None
     provenance: Provenance
 
 

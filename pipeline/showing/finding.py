@@ -18,12 +18,12 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from pipeline.ancestry import EMPTY, GET, SHORTEST_DIGEST
-from pipeline.artifacts import ROOT, keys_of, path_of, read_facts
+from pipeline.artifacts import ROOT, path_of
 from pipeline.errors import ArtifactError, closest
 from pipeline.hashing import FACTS_FILE
 from pipeline.ids import EVALUATION, parts_of, parts_of_group
-from pipeline.showing.chain import Chain
-from pipeline.showing.tables import Stored
+from pipeline.run.policies import recorded_digest
+from pipeline.run.store import Store
 
 CANDIDATES = 10
 """Ids named where one is not unique."""
@@ -58,7 +58,7 @@ def table_of(identity: str) -> str:
     return "evaluations" if identity.startswith(EVALUATION) else "rollouts"
 
 
-def find(text: str, chain: Chain) -> Found:
+def find(run: Store, text: str) -> Found:
     """What `text` names.
 
     Raises:
@@ -66,19 +66,19 @@ def find(text: str, chain: Chain) -> Found:
     """
     text = text.strip().rstrip("/")
     if (Path(text) / FACTS_FILE).is_file():
-        return _by_name(read_facts(Path(text)).content_hash, chain)
+        return _by_name(run, recorded_digest(Path(text)))
     if Path(text).parent == ROOT / "policies":
-        return _by_name(Path(text).name, chain)
+        return _by_name(run, Path(text).name)
     if "/" in text or text.startswith(EVALUATION):
-        return _in_iteration(text, chain)
-    return _by_name(text, chain)
+        return _in_iteration(run, text)
+    return _by_name(run, text)
 
 
-def _in_iteration(text: str, chain: Chain) -> Found:
+def _in_iteration(run: Store, text: str) -> Found:
     """A rollout or group: an iteration, a prompt, and the place among its answers."""
     table = table_of(text)
-    keys = keys_of(table)
-    parts = parts_of(text, {*keys, *chain.keys})
+    keys = run.keys_with(table)
+    parts = parts_of(text, {*keys, *run.made_keys})
     if parts is None:
         raise ArtifactError(
             f"{text!r} has more parts than an id of a rollout",
@@ -90,11 +90,12 @@ def _in_iteration(text: str, chain: Chain) -> Found:
             GET,
         )
     head, wanted = parts.head, parts.iteration
-    path = path_of(table, wanted).as_posix()
-    if wanted not in keys and (wanted in chain.keys or chain.md5(path)):
-        raise ArtifactError(f"{path}: is not on disk", chain.fetch(path))
+    if wanted not in keys and (wanted in run.made_keys or run.md5(table, wanted)):
+        raise ArtifactError(
+            f"{path_of(table, wanted)}: is not on disk", run.fetch_hint(table, wanted)
+        )
     key = _one(text, [f"{head}{each}" for each in keys], f"{head}{wanted}").removeprefix(head)
-    stored = Stored(table, key)
+    stored = run.table(table, key)
     groups = pc.unique(stored.column("group_id")).to_pylist()
     group = _one(text, groups, f"{head}{key}/{parts.prompt_id}")
     if not parts.sample:
@@ -123,17 +124,17 @@ def prompt_in(found: Found) -> Found:
     return Found("prompt", parts_of_group(group).prompt_id)
 
 
-def _by_name(text: str, chain: Chain) -> Found:
+def _by_name(run: Store, text: str) -> Found:
     """A policy by iteration or digest, or a prompt."""
-    if text in chain.keys:
+    if text in run.made_keys:
         return Found("policy", text, text)
-    prompts = _prompts(text) if HEX.fullmatch(text) else []
+    prompts = _prompts(run, text) if HEX.fullmatch(text) else []
     policies: dict[str, str] = {}
     if HEX.fullmatch(text) and len(text) >= SHORTEST_DIGEST and not (len(text) == 16 and prompts):
-        for key in chain.keys:
-            if (digest := chain.digest(key)).startswith(text):
+        for key in run.made_keys:
+            if (digest := run.policy_digest(key)).startswith(text):
                 policies.setdefault(digest, key)
-    keys = [key for key in chain.keys if text and key.startswith(text)]
+    keys = [key for key in run.made_keys if text and key.startswith(text)]
     names = {
         **{prompt: Found("prompt", prompt) for prompt in prompts},
         **{digest: Found("policy", key, key) for digest, key in policies.items()},
@@ -143,23 +144,22 @@ def _by_name(text: str, chain: Chain) -> Found:
         return next(iter(names.values()))
     if names:
         raise _ambiguous(text, [f"{found.kind} {name}" for name, found in names.items()])
-    known = [*chain.keys, *(_prompts("") if HEX.fullmatch(text) else ())]
-    if not known or chain.md5(path_of("policies", text).as_posix()):
+    known = [*run.made_keys, *(_prompts(run, "") if HEX.fullmatch(text) else ())]
+    if not known or run.md5("policies", text):
         raise ArtifactError(f"nothing of {text!r} is in the workspace" if known else EMPTY, GET)
     raise _unknown(text, known)
 
 
-def _prompts(beginning: str) -> list[str]:
+def _prompts(run: Store, beginning: str) -> list[str]:
     """Prompts whose id begins so: those that were asked, else those in the data."""
     found: set[str] = set()
     evaluation, train = (("data", name) for name in DATA)
-    asked = [("prompts", key) for key in reversed(keys_of("prompts"))]
-    data = keys_of("data")
+    asked = [("prompts", key) for key in reversed(run.keys_with("prompts"))]
     for places in ([evaluation, *asked], [train]):
         for kind, key in places:
-            if kind == "data" and key not in data:
+            if not run.has(kind, key):
                 continue
-            ids = Stored(kind, key).column("prompt_id")
+            ids = run.table(kind, key).column("prompt_id")
             if beginning:
                 ids = ids.filter(pc.starts_with(ids, beginning))
             found.update(ids.to_pylist())

@@ -10,9 +10,10 @@ from pipeline.errors import ArtifactError
 from pipeline.field_docs import headline_of
 from pipeline.ids import parts_of_group
 from pipeline.recipe_sections import ComputeAdvantages
+from pipeline.run.iteration import Iteration
+from pipeline.run.run import Run
 from pipeline.run.stored import row_of
-from pipeline.showing.answers import Group
-from pipeline.showing.chain import Chain
+from pipeline.showing.answers import AnswerGroup
 from pipeline.showing.decoding import decoder_for
 from pipeline.showing.facts import GroupFacts
 from pipeline.showing.finding import Found
@@ -20,31 +21,32 @@ from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
 from pipeline.showing.rollouts import provenance_of
 
 
-def group_facts(found: Found, chain: Chain) -> GroupFacts:
+def group_facts(run: Run, found: Found) -> GroupFacts:
     """Everything about a group.
 
     Raises:
         ArtifactError: if its table is not on disk, or damaged.
     """
-    group = Group(found.id, found.key)
+    iteration = run.iteration(found.key)
+    group = AnswerGroup(found.id, iteration)
     first = row_of(group.rows["rollouts"])
     if first is None:
         raise ArtifactError(f"{group.completions.path}: has no group {found.id}")
-    provenance = provenance_of(group, first["policy_digest"], chain)
+    provenance = provenance_of(group, first["policy_digest"])
     statistics = row_of(group.rows["advantages"]) if "advantages" in group.rows else None
     rewards = [
         answer.reward for answer in group.answers if answer.reward is not None and not answer.greedy
     ]
     mean, std = (fmean(rewards), pstdev(rewards)) if rewards else (None, None)
-    name, words = _estimator(found.key, chain) if group.in_training else ("", "")
+    name, words = _estimator(iteration) if group.in_training else ("", "")
     return GroupFacts(
         group_id=found.id,
         evaluation_set=parts_of_group(found.id).evaluation_set,
         prompt=prompt_of(
-            first["prompt_id"], found.key, decoder_for(provenance.policy_in.key, chain)[0]
+            iteration, first["prompt_id"], decoder_for(provenance.policy_in.key, run)[0]
         )
         if group.in_training
-        else evaluation_prompt_of(first["prompt_id"], first["prompt"]),
+        else evaluation_prompt_of(run, first["prompt_id"], first["prompt"]),
         answers=group.answers,
         mean=statistics["group_mean"] if statistics else mean,
         std=statistics["group_std"] if statistics else std,
@@ -56,9 +58,9 @@ def group_facts(found: Found, chain: Chain) -> GroupFacts:
     )
 
 
-def _estimator(key: str, chain: Chain) -> tuple[str, str]:
+def _estimator(iteration: Iteration) -> tuple[str, str]:
     """Name of the estimator, and what it does in one line; empty where this Rollbook does not have it."""
-    recorded = chain.settings("compute_advantages", key).get("compute_advantages", {})
+    recorded = iteration.settings("compute_advantages").get("compute_advantages", {})
     name = str(recorded.get("estimator", {}).get("name", ""))
     try:
         return name, headline_of(type(ComputeAdvantages.model_validate(recorded).estimator))

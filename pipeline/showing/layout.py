@@ -11,16 +11,16 @@ from pipeline.hashing import short as digits
 from pipeline.recipe_words import clipping_in_words
 from pipeline.showing.facts import (
     Advantage,
-    Arithmetic,
+    AdvantageArithmetic,
     GroupFacts,
     Occurrence,
     Partner,
     PolicyFacts,
     PromptFacts,
     RolloutFacts,
+    RolloutUpdate,
     Shown,
     Token,
-    Update,
 )
 from pipeline.showing.sections import (
     CLIP_MARKS,
@@ -32,8 +32,8 @@ from pipeline.showing.sections import (
     Pairs,
     Part,
     Passage,
+    Remark,
     Section,
-    Verdict,
     answers_grid,
     link_text,
     made_pairs,
@@ -111,7 +111,7 @@ def _rollout(facts: RolloutFacts) -> Page:
 def _completion_parts(facts: RolloutFacts) -> Iterator[Part]:
     tokens = facts.tokens
     if facts.decoded:
-        yield Verdict(facts.decoded, None)
+        yield Remark(facts.decoded, None)
     if tokens and tokens[0].text is None:
         yield Passage(facts.completion)
     if tokens:
@@ -176,7 +176,7 @@ def _token_grid(tokens: Sequence[Token]) -> Grid:
 
 def _reward_parts(facts: RolloutFacts) -> Iterator[Part]:
     if facts.error:
-        yield Verdict(f"a reward function failed: {facts.error}", False)
+        yield Remark(f"a reward function failed: {facts.error}", False)
     if facts.rewards:
         weighed = any(reward.weight is not None for reward in facts.rewards)
         rows = [
@@ -245,21 +245,21 @@ def _partners_grid(partners: Sequence[Partner]) -> Grid:
     )
 
 
-def _agreement(arithmetic: Arithmetic) -> Verdict:
+def _agreement(arithmetic: AdvantageArithmetic) -> Remark:
     of = f"computed again from {arithmetic.from_rollouts} stored rollouts: {shown(arithmetic.computed, 6)}"
     if arithmetic.agrees is None:
-        return Verdict(f"not computed again: {arithmetic.problem}", None)
+        return Remark(f"not computed again: {arithmetic.problem}", None)
     if arithmetic.agrees:
-        return Verdict(f"{of}, as stored", True)
-    return Verdict(f"{of}; {arithmetic.problem}", False)
+        return Remark(f"{of}, as stored", True)
+    return Remark(f"{of}; {arithmetic.problem}", False)
 
 
-def _update_parts(update: Update | None, facts: RolloutFacts) -> Iterator[Part]:
+def _update_parts(update: RolloutUpdate | None, facts: RolloutFacts) -> Iterator[Part]:
     if update is None:
         yield Lines(["nothing is known of an update yet"])
         return
     if not update.trained:
-        yield Verdict(f"not trained on: {update.reason or 'no reason was stored'}", None)
+        yield Remark(f"not trained on: {update.reason or 'no reason was stored'}", None)
     if update.loss:
         yield Lines([f"{update.loss}: {update.words}" if update.words else update.loss])
     if not update.trained:
@@ -412,7 +412,7 @@ def _trained_on(facts: PolicyFacts) -> list[Part]:
     ]
     parts: list[Part] = [Pairs(pairs)]
     if not found.same:
-        parts.append(Verdict("the table on disk is not the one that the update read", False))
+        parts.append(Remark("the table on disk is not the one that the update read", False))
     return parts
 
 

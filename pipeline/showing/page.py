@@ -22,8 +22,8 @@ from pipeline.showing.sections import (
     Part,
     Passage,
     PromptStrip,
+    Remark,
     Section,
-    Verdict,
     level_of,
 )
 from pipeline.visible import NEWLINE, PICTURES, TAB, visible
@@ -127,7 +127,7 @@ def part_html(part: Part) -> str:
         if part.formula:
             return f"<pre>{'<br>'.join(marked(line) for line in part.lines)}</pre>"
         return "".join(f"<p>{told(line)}</p>" for line in part.lines)
-    return _verdict(part)
+    return _remark(part)
 
 
 def _grid(grid: Grid) -> str:
@@ -190,9 +190,9 @@ def legend_html() -> str:
     return f'<p class="legend">{LEGEND} {" ".join(samples)}</p>'
 
 
-def _verdict(verdict: Verdict) -> str:
-    mark, kind = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("", "sub")}[verdict.good]
-    return f'<p class="{kind}">{mark}{told(verdict.text)}</p>'
+def _remark(remark: Remark) -> str:
+    mark, kind = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("", "sub")}[remark.good]
+    return f'<p class="{kind}">{mark}{told(remark.text)}</p>'
 
 
 def safe(text: str) -> str:

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pipeline.artifacts import keys_of, path_of
 from pipeline.errors import ArtifactError
 from pipeline.evaluation import RIGHT_FROM
 from pipeline.ids import BASE_KEY, group_id_of, parts_of_group
+from pipeline.run.iteration import Iteration
+from pipeline.run.run import Run
+from pipeline.run.store import Store
 from pipeline.run.stored import row_of
-from pipeline.showing.answers import Group, answer_of
-from pipeline.showing.chain import Chain
+from pipeline.showing.answers import AnswerGroup, answer_of
 from pipeline.showing.decoding import Decoder
 from pipeline.showing.facts import Answer, Occurrence, Piece, Prompt, PromptFacts
 from pipeline.showing.finding import DATA
-from pipeline.showing.tables import Stored, stored
 
 OWN = ("iteration", "group_id", "prompt_id", "messages", "prompt", "prompt_token_ids")
 DATA_OWN = ("prompt_id", "messages", "reference_answer")
@@ -26,34 +26,34 @@ ANSWER = ("text", "finish_reason", "completion_token_ids", "error")
 """Those that an answer needs besides."""
 
 
-def prompt_of(prompt_id: str, key: str, decoder: Decoder | None) -> Prompt:
+def prompt_of(iteration: Iteration, prompt_id: str, decoder: Decoder | None) -> Prompt:
     """A prompt of training as an iteration asked it.
 
     Args:
+        iteration: that asked it.
         prompt_id: of it.
-        key: the iteration.
         decoder: of its tokens; None: they are not shown.
     """
-    table = stored("prompts", key)
+    table = iteration.find_table("prompts")
     row = row_of(table.where("prompt_id", prompt_id)) if table is not None else None
     if row is None:
-        return in_data(prompt_id)[0]
+        return in_data(iteration.run, prompt_id)[0]
     pieces: Sequence[Piece] = decoder.pieces(row["prompt_token_ids"]) if decoder else ()
     columns = {name: value for name, value in row.items() if name not in OWN}
     reference = columns.pop("reference_answer", None)
     return Prompt(prompt_id, row["messages"], reference, columns, row["prompt"], pieces)
 
 
-def evaluation_prompt_of(prompt_id: str, rendered: str) -> Prompt:
+def evaluation_prompt_of(run: Store, prompt_id: str, rendered: str) -> Prompt:
     """A prompt of an evaluation, which stores the rendered text but no ids."""
-    found = in_data(prompt_id)[0]
+    found = in_data(run, prompt_id)[0]
     return Prompt(prompt_id, found.messages, found.reference_answer, found.columns, rendered)
 
 
-def in_data(prompt_id: str) -> tuple[Prompt, str]:
+def in_data(run: Store, prompt_id: str) -> tuple[Prompt, str]:
     """A prompt as it stands in the data, and where: `train`, `evaluation: <set>`, or nowhere."""
     for name in DATA:
-        table = stored("data", name)
+        table = run.find_table("data", name)
         row = row_of(table.where("prompt_id", prompt_id)) if table is not None else None
         if row is not None:
             columns = {each: value for each, value in row.items() if each not in DATA_OWN}
@@ -62,54 +62,56 @@ def in_data(prompt_id: str) -> tuple[Prompt, str]:
     return Prompt(prompt_id, [], None, {}), ""
 
 
-def prompt_facts(prompt_id: str, chain: Chain, over_time: bool) -> PromptFacts:
+def prompt_facts(run: Run, prompt_id: str, over_time: bool) -> PromptFacts:
     """A prompt and every iteration that asked it.
 
     Args:
+        run: that it is looked up in.
         prompt_id: of it.
-        chain: of the project.
         over_time: also one answer per iteration.
     """
-    right = _right_column(chain)
-    asked = list(_asked(prompt_id))
-    found = [_in_training(prompt_id, key, right, over_time) for key in asked]
+    right = _right_column(run)
+    asked = list(_asked(run, prompt_id))
+    found = [_in_training(item, prompt_id, right, over_time) for item in asked]
     occurrences = [item for item in found if item is not None]
-    prompt, place = in_data(prompt_id)
+    prompt, place = in_data(run, prompt_id)
     if asked:
-        prompt = prompt_of(prompt_id, asked[0], None)
+        prompt = prompt_of(asked[0], prompt_id, None)
     if not place.startswith("train"):
-        for key in keys_of("evaluations"):
-            occurrences += _in_evaluation(prompt_id, key, right, over_time)
+        for key in run.keys_with("evaluations"):
+            occurrences += _in_evaluation(run.iteration(key), prompt_id, right, over_time)
     if not (occurrences or asked or place):
         raise ArtifactError(f"there is no prompt {prompt_id!r} in the tables on disk")
     missing = [
-        f"rollouts of {key} are not on disk; {chain.fetch(path_of('rollouts', key).as_posix())}"
-        for key, item in zip(asked, found, strict=True)
-        if item is None
+        f"rollouts of {item.key} are not on disk; {run.fetch_hint('rollouts', item.key)}"
+        for item, occurrence in zip(asked, found, strict=True)
+        if occurrence is None
     ]
     return PromptFacts(prompt, place, occurrences, right, over_time, missing)
 
 
-def _asked(prompt_id: str) -> Iterator[str]:
+def _asked(run: Run, prompt_id: str) -> Iterator[Iteration]:
     """Iterations whose prompts hold it."""
-    for key in keys_of("prompts"):
-        if Stored("prompts", key).where("prompt_id", prompt_id, ["prompt_id"]).num_rows:
-            yield key
+    for key in run.keys_with("prompts"):
+        if run.table("prompts", key).places("prompt_id", prompt_id).masks:
+            yield run.iteration(key)
 
 
-def _right_column(chain: Chain) -> str:
+def _right_column(run: Run) -> str:
     """The reward that evaluation judges by; empty where that is not known."""
-    for key in (BASE_KEY, *chain.keys):
-        if settings := chain.settings("evaluate_policy", key):
+    for key in (BASE_KEY, *run.made_keys):
+        if settings := run.iteration(key).settings("evaluate_policy"):
             scorer: Mapping[str, Any] = settings.get("evaluate", {}).get("scorer", {})
             name = scorer.get("label") or scorer.get("name")
             return f"reward_{name}" if name else ""
     return ""
 
 
-def _in_training(prompt_id: str, key: str, right: str, over_time: bool) -> Occurrence | None:
-    group = Group(group_id_of(key, prompt_id), key)
-    rollouts, scores = stored("rollouts", key), stored("scores", key)
+def _in_training(
+    iteration: Iteration, prompt_id: str, right: str, over_time: bool
+) -> Occurrence | None:
+    group = AnswerGroup(group_id_of(iteration.key, prompt_id), iteration)
+    rollouts, scores = iteration.find_table("rollouts"), iteration.find_table("scores")
     if rollouts is None:
         return None
     sampled = rollouts.where("group_id", group.id, ["rollout_id", "greedy"])
@@ -118,11 +120,11 @@ def _in_training(prompt_id: str, key: str, right: str, over_time: bool) -> Occur
     if scores is not None:
         table = scores.where("group_id", group.id, ["rollout_id", "reward", right])
         rows = [row for row in table.to_pylist() if row["rollout_id"] in ids]
-    advantages = stored("advantages", key)
+    advantages = iteration.find_table("advantages")
     signal = row_of(advantages.where("group_id", group.id, ["informative"])) if advantages else None
     return Occurrence(
         group_id=group.id,
-        iteration=key,
+        iteration=iteration.key,
         evaluation_set="",
         rollouts=len(ids),
         mean_reward=_mean([row["reward"] for row in rows]),
@@ -132,24 +134,26 @@ def _in_training(prompt_id: str, key: str, right: str, over_time: bool) -> Occur
     )
 
 
-def _answer_in(group: Group) -> Answer | None:
+def _answer_in(group: AnswerGroup) -> Answer | None:
     """The greedy one, else the first."""
     answers = group.answers
     return next((answer for answer in answers if answer.greedy), answers[0] if answers else None)
 
 
-def _in_evaluation(prompt_id: str, key: str, right: str, over_time: bool) -> Iterator[Occurrence]:
+def _in_evaluation(
+    iteration: Iteration, prompt_id: str, right: str, over_time: bool
+) -> Iterator[Occurrence]:
     """One for every set that holds the prompt."""
     columns = [*FEW, *(ANSWER if over_time else ()), right]
-    rows_found = Stored("evaluations", key).where("prompt_id", prompt_id, columns).to_pylist()
+    evaluations = iteration.table("evaluations")
     by_group: dict[str, list[dict[str, Any]]] = {}
-    for row in rows_found:
+    for row in evaluations.where("prompt_id", prompt_id, columns).to_pylist():
         by_group.setdefault(row["group_id"], []).append(row)
     for group_id, rows in by_group.items():
         sampled = [row for row in rows if not row["greedy"]]
         yield Occurrence(
             group_id=group_id,
-            iteration=key,
+            iteration=iteration.key,
             evaluation_set=parts_of_group(group_id).evaluation_set,
             rollouts=len(sampled),
             mean_reward=_mean([row["reward"] for row in sampled]),

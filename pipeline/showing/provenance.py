@@ -15,9 +15,12 @@ from typing import Any
 from pipeline.artifacts import path_of
 from pipeline.hashing import short
 from pipeline.ids import BASE_KEY
-from pipeline.showing.chain import Chain, Info
-from pipeline.showing.facts import Made, Origin, PolicyLink, Provenance, Tracked
-from pipeline.showing.tables import Stored
+from pipeline.run.currency import made_from_other
+from pipeline.run.iteration import Iteration
+from pipeline.run.store import Store
+from pipeline.run.stored import StoredTable
+from pipeline.run_info import RunInfo
+from pipeline.showing.facts import Made, Origin, Provenance, Tracked
 from pipeline.tracking.store import is_default, tracking_uri
 
 TRAINING = ("generate_rollouts", "score_rollouts", "compute_advantages", "update_policy")
@@ -39,115 +42,99 @@ ORDER BY runs.end_time DESC LIMIT 1
 MODEL_STAGES = ("init_policy", "generate_rollouts", "update_policy", "evaluate_policy")
 
 
-def made_by(info: Info, engine: str = "") -> Made | None:
+def made_by(info: RunInfo | None, engine: str = "") -> Made | None:
     """The step that left this run_info; None without one.
 
     Args:
         info: of the step.
         engine: that it generated with, if it did.
     """
-    if not info:
+    if info is None:
         return None
-    environment: Mapping[str, Any] = info.get("environment", {})
-    git: Mapping[str, Any] = environment.get("git") or {}
-    packages: Mapping[str, str] = environment.get("packages", {})
-    wanted = ENGINES.get(engine, WITH_A_MODEL if info["stage"] in MODEL_STAGES else ALONE)
-    versions = [f"{name} {packages[name]}" for name in wanted if name in packages]
-    threads = info.get("runtime", {}).get("threads_used")
-    hardware = [*environment.get("gpus", []), environment.get("cpu") or ""]
+    environment = info.environment
+    wanted = ENGINES.get(engine, WITH_A_MODEL if info.stage in MODEL_STAGES else ALONE)
+    threads = info.runtime.get("threads_used")
     words = [
-        *versions,
-        f"Python {environment.get('python', '?')}",
-        next((each for each in hardware if each), ""),
+        *(f"{name} {version}" for name in wanted if (version := environment.packages.get(name))),
+        f"Python {environment.python or '?'}",
+        next(filter(None, [*environment.gpus, environment.cpu]), ""),
         "" if threads is None else f"{threads} thread{'' if threads == 1 else 's'}",
     ]
     return Made(
-        stage=f"{info['stage']}@{info['iteration']}",
-        finished=str(info.get("finished", "")),
-        commit=str(git.get("commit", "")),
-        dirty=bool(git.get("dirty")),
+        stage=f"{info.stage}@{info.iteration}",
+        finished=info.finished,
+        commit=environment.git.commit,
+        dirty=environment.git.dirty,
         environment=", ".join(filter(None, words)),
     )
 
 
-def origin_of(stored: Stored, chain: Chain) -> Origin:
+def origin_of(table: StoredTable, run: Store) -> Origin:
     """A table that was read."""
-    path = stored.path.as_posix()
-    return Origin(path, stored.facts.content_hash, chain.md5(path))
-
-
-def missing_of(kinds: Sequence[str], key: str, chain: Chain) -> list[str]:
-    """Tables of an iteration that are not on disk, each with what brings it."""
-    paths = (path_of(kind, key) for kind in kinds)
-    return [f"{path}: {chain.fetch(path.as_posix())}" for path in paths if not path.exists()]
-
-
-def disagreements(tables: Sequence[Stored]) -> list[str]:
-    """Tables that were made from another one than lies beside them, by the hashes that each has in it."""
-    own = {table.facts.kind: table.facts for table in tables}
-    return [
-        f"{table.path} was made from {name} {short(read)}, and those on disk are {short(own[name].content_hash)}"
-        for table in tables
-        for name, read in table.facts.inputs.items()
-        if name in own and own[name].content_hash != read
-    ]
+    facts = table.facts
+    path = path_of(facts.kind, facts.key).as_posix()
+    return Origin(path, facts.content_hash, run.md5(facts.kind, facts.key))
 
 
 def of_training(
-    key: str, policy_digest: str, tables: Sequence[Stored], chain: Chain, missing: Sequence[str]
+    iteration: Iteration, policy_digest: str, tables: Sequence[StoredTable], missing: Sequence[str]
 ) -> Provenance:
     """Where the rollouts of an iteration come from, and which policy they led to.
 
     Args:
-        key: of the iteration.
+        iteration: that they are of.
         policy_digest: that the rollouts name.
         tables: that were read.
-        chain: of the project.
         missing: what was not on disk.
     """
-    made = chain.digest(key)
-    engine = chain.settings("generate_rollouts", key).get("generate", {}).get("engine", {})
+    run, key, made = iteration.run, iteration.key, iteration.policy_digest
+    engine = iteration.settings("generate_rollouts").get("generate", {}).get("engine", {})
     return Provenance(
         iteration=key,
-        recipe=chain.recipe(key),
-        sealed=chain.sealed[key].part if key in chain.sealed else "",
-        policy_in=chain.link(policy_digest, key),
-        policy_out=chain.link(made, key=key) if made else None,
+        recipe=iteration.configured_recipe_name,
+        sealed=iteration.sealed_part,
+        policy_in=run.policy_link(policy_digest, key),
+        policy_out=run.policy_link(made, key=key) if made else None,
         engine=_named(engine),
-        settings={name: chain.settings(name, key) for name in TRAINING},
-        made=_steps(TRAINING, key, engine, chain),
-        origins=[origin_of(table, chain) for table in tables],
+        settings={name: iteration.settings(name) for name in TRAINING},
+        made=_steps(TRAINING, iteration, engine),
+        origins=[origin_of(table, run) for table in tables],
         mlflow=tracked(key, made),
         missing=missing,
-        disagreements=disagreements(tables),
+        disagreements=[
+            f"{path_of(each.made.kind, key)} was made from {each.name} {short(each.read)}, "
+            f"and those on disk are {short(each.found)}"
+            for each in made_from_other(table.facts for table in tables)
+        ],
     )
 
 
 def of_evaluation(
-    key: str, policy_digest: str, tables: Sequence[Stored], chain: Chain
+    iteration: Iteration, policy_digest: str, tables: Sequence[StoredTable]
 ) -> Provenance:
     """Where the answers of an evaluation come from; arguments as of `of_training`."""
-    settings = chain.settings("evaluate_policy", key)
+    run, key = iteration.run, iteration.key
+    settings = iteration.settings("evaluate_policy")
     engine = settings.get("evaluate", {}).get("engine", {})
-    policy = PolicyLink(key, policy_digest, chain.place(key))
+    is_own = iteration.policy_digest in ("", policy_digest)
     return Provenance(
         iteration=key,
-        recipe=chain.recipe(key),
-        sealed=chain.sealed[key].part if key in chain.sealed else "",
-        policy_in=policy if chain.digest(key) in ("", policy_digest) else chain.link(policy_digest),
+        recipe=iteration.configured_recipe_name,
+        sealed=iteration.sealed_part,
+        policy_in=run.policy_link(policy_digest, key=key if is_own else ""),
         policy_out=None,
         engine=_named(engine),
         settings={"evaluate_policy": settings},
-        made=_steps(("evaluate_policy",), key, engine, chain),
-        origins=[origin_of(table, chain) for table in tables],
+        made=_steps(("evaluate_policy",), iteration, engine),
+        origins=[origin_of(table, run) for table in tables],
         mlflow=tracked(key, policy_digest),
     )
 
 
-def _steps(stages: Sequence[str], key: str, engine: Mapping[str, Any], chain: Chain) -> list[Made]:
+def _steps(stages: Sequence[str], iteration: Iteration, engine: Mapping[str, Any]) -> list[Made]:
     """The first of the stages is the one that generates."""
     names = {stages[0]: str(engine.get("name", ""))}
-    found = (made_by(chain.info(stage, key), names.get(stage, "")) for stage in stages)
+    found = (made_by(iteration.info(stage), names.get(stage, "")) for stage in stages)
     return [made for made in found if made is not None]
 
 

@@ -8,36 +8,42 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.artifacts import path_of, read_metrics
 from pipeline.errors import ArtifactError
 from pipeline.ids import parts_of_group
-from pipeline.showing.answers import TRAINING, Group, Row, rewards_of
+from pipeline.run.run import Run
+from pipeline.showing.answers import TRAINING, AnswerGroup, Row, rewards_of
 from pipeline.showing.arithmetic import COLUMNS, arithmetic_of
-from pipeline.showing.chain import Chain
 from pipeline.showing.clipping import Objective, with_clips, with_ratios
 from pipeline.showing.decoding import Decoder, decoder_for
-from pipeline.showing.facts import Advantage, Partner, Provenance, RolloutFacts, Token, Update
+from pipeline.showing.facts import (
+    Advantage,
+    Partner,
+    Provenance,
+    RolloutFacts,
+    RolloutUpdate,
+    Token,
+)
 from pipeline.showing.finding import Found
 from pipeline.showing.prompts import evaluation_prompt_of, prompt_of
-from pipeline.showing.provenance import missing_of, of_evaluation, of_training
-from pipeline.showing.tables import Stored, stored
+from pipeline.showing.provenance import of_evaluation, of_training
 
 
-def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
+def rollout_facts(run: Run, found: Found) -> RolloutFacts:
     """Everything about a rollout.
 
     Raises:
         ArtifactError: if its table is not on disk, or damaged.
     """
-    group = Group(found.id.rpartition("/")[0], found.key)
+    iteration = run.iteration(found.key)
+    group = AnswerGroup(found.id.rpartition("/")[0], iteration)
     own = group.row("rollouts", found.id)
     if not own:
         raise ArtifactError(f"{group.completions.path}: has no rollout {found.id}")
     score = group.row("scores", found.id) if group.in_training else own
     advantage, update = group.row("advantages", found.id), group.row("updates", found.id)
-    provenance = provenance_of(group, own["policy_digest"], chain)
-    objective = Objective.of(chain.settings("update_policy", found.key))
-    decoder, said = decoder_for(provenance.policy_in.key, chain)
+    provenance = provenance_of(group, own["policy_digest"])
+    objective = Objective.of(iteration.settings("update_policy"))
+    decoder, said = decoder_for(provenance.policy_in.key, run)
     tokens, problem = decoded(
         tokens_of(own, group.row("logprobs", found.id), update, advantage), own, decoder, said
     )
@@ -46,7 +52,7 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
         if advantage:
             share = update.get("clipped_fraction")
             tokens = with_clips(tokens, advantage["advantage"], share, objective)
-    rewards, logged = rewards_of(score, _weights(group, chain))
+    rewards, logged = rewards_of(score, _weights(group))
     return RolloutFacts(
         rollout_id=found.id,
         group_id=group.id,
@@ -54,9 +60,9 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
         sample_index=own["sample_index"],
         greedy=own["greedy"],
         seed=own["seed"],
-        prompt=prompt_of(own["prompt_id"], found.key, decoder)
+        prompt=prompt_of(iteration, own["prompt_id"], decoder)
         if group.in_training
-        else evaluation_prompt_of(own["prompt_id"], own["prompt"]),
+        else evaluation_prompt_of(run, own["prompt_id"], own["prompt"]),
         completion=own["completion"],
         text=own["text"],
         finish_reason=own["finish_reason"],
@@ -68,21 +74,22 @@ def rollout_facts(found: Found, chain: Chain) -> RolloutFacts:
         step_rewards=score.get("step_rewards") or [],
         error=score.get("error"),
         siblings=[answer for answer in group.answers if answer.rollout_id != found.id],
-        advantage=_advantage(found.id, advantage, group, chain) if advantage else None,
+        advantage=_advantage(found.id, advantage, group) if advantage else None,
         partners=_partners(found.id, group) if group.in_training else [],
         update=_update(update, objective) if update else None,
         provenance=provenance,
     )
 
 
-def provenance_of(group: Group, policy_digest: str, chain: Chain) -> Provenance:
+def provenance_of(group: AnswerGroup, policy_digest: str) -> Provenance:
     """Where the answers of a group come from."""
+    iteration = group.iteration
     if not group.in_training:
-        return of_evaluation(group.key, policy_digest, [group.completions], chain)
-    prompts = stored("prompts", group.key)
+        return of_evaluation(iteration, policy_digest, [group.completions])
+    prompts = iteration.find_table("prompts")
     tables = [*([prompts] if prompts else []), group.completions, *group.others.values()]
-    missing = missing_of(("prompts", *TRAINING), group.key, chain)
-    return of_training(group.key, policy_digest, tables, chain, missing)
+    missing = iteration.missing_tables("prompts", *TRAINING)
+    return of_training(iteration, policy_digest, tables, missing)
 
 
 def tokens_of(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Token]:
@@ -154,23 +161,22 @@ def decoded(
     return found, said
 
 
-def _weights(group: Group, chain: Chain) -> Mapping[str, float]:
+def _weights(group: AnswerGroup) -> Mapping[str, float]:
     """Weight of each reward by name."""
     if not group.in_training:
         return {}
-    rewards = chain.settings("compute_advantages", group.key).get("rewards", [])
+    rewards = group.iteration.settings("compute_advantages").get("rewards", [])
     return {each["column"].removeprefix("reward_"): each["weight"] for each in rewards}
 
 
-def _advantage(rollout_id: str, row: Row, group: Group, chain: Chain) -> Advantage:
-    metrics = path_of("metrics/compute_advantages", group.key)
-    kl_coef = read_metrics(metrics).get("kl_coef") if metrics.exists() else None
+def _advantage(rollout_id: str, row: Row, group: AnswerGroup) -> Advantage:
+    iteration = group.iteration
     arithmetic = None
     if "scores" in group.rows and "logprobs" in group.rows:
         arithmetic = arithmetic_of(
             rollout_id,
-            chain.settings("compute_advantages", group.key),
-            kl_coef,
+            iteration.settings("compute_advantages"),
+            iteration.run.metrics("compute_advantages", iteration.key).get("kl_coef"),
             group.rows,
             lambda: _whole(group),
         )
@@ -184,14 +190,14 @@ def _advantage(rollout_id: str, row: Row, group: Group, chain: Chain) -> Advanta
     )
 
 
-def _partners(rollout_id: str, group: Group) -> list[Partner]:
+def _partners(rollout_id: str, group: AnswerGroup) -> list[Partner]:
     """The other answers of its pairs; none where the recipe makes none, or their table is not on disk."""
-    table = stored("pairs", group.key)
+    table = group.iteration.find_table("pairs")
     if table is None:
         return []
     sides = {True: "chosen", False: "rejected"}
     found = []
-    for row in table.at(table.places("group_id", group.id)).to_pylist():
+    for row in table.where("group_id", group.id).to_pylist():
         for chosen, own in sides.items():
             if row[f"{own}_id"] == rollout_id:
                 other = sides[not chosen]
@@ -207,19 +213,19 @@ def _partners(rollout_id: str, group: Group) -> list[Partner]:
     return found
 
 
-def _whole(group: Group) -> dict[str, pa.Table]:
+def _whole(group: AnswerGroup) -> dict[str, pa.Table]:
     """The iteration's tables, as far as estimators read them."""
-    tables: dict[str, Stored] = {"rollouts": group.completions, **group.others}
+    tables = {"rollouts": group.completions, **group.others}
     return {kind: tables[kind].all(columns) for kind, columns in COLUMNS.items()}
 
 
-def _update(row: Row, objective: Objective) -> Update:
+def _update(row: Row, objective: Objective) -> RolloutUpdate:
     numbers: dict[str, Any] = {
         name: row.get(name) for name in ("kl", "rollout_weight", "loss_share")
     }
     for name in ("ratio_mean", "ratio_min", "ratio_max", "clipped_fraction"):
         numbers[name] = row.get(name) if objective.has_ratio else None
-    return Update(
+    return RolloutUpdate(
         trained=row["trained"],
         reason=row.get("reason"),
         loss=objective.name,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.hashing import short as digits
-from pipeline.showing.facts import Answer, Made, Piece, PolicyLink, Prompt, Provenance, Token
+from pipeline.run.policies import PolicyLink
+from pipeline.showing.facts import Answer, Made, Piece, Prompt, Provenance, Token
 from pipeline.yaml_text import flow
 
 LEVELS = (0.9, 0.5, 0.1, 0.01)
@@ -85,14 +86,14 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Remark:
     """A sentence, and whether it is good news; None: neither."""
 
     text: str
     good: bool | None
 
 
-Part = Pairs | Grid | Passage | PromptStrip | HeatStrip | Lines | Verdict
+Part = Pairs | Grid | Passage | PromptStrip | HeatStrip | Lines | Remark
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def provenance_sections(found: Provenance) -> list[Section]:
             [item.path, digits(item.content_hash), item.md5 or NOTHING] for item in found.origins
         ]
         parts.append(Grid(["table", "content", "DVC md5"], rows))
-    parts += [Verdict(line, False) for line in found.disagreements]
+    parts += [Remark(line, False) for line in found.disagreements]
     if found.missing:
         parts.append(Lines([f"not on disk: {line}" for line in found.missing]))
     settings = [(stage, written(each)) for stage, each in found.settings.items() if each]

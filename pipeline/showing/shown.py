@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.showing.chain import Chain
 from pipeline.showing.finding import find, prompt_in
 
 if TYPE_CHECKING:
+    from pipeline.run.run import Run
     from pipeline.showing.facts import Shown
 
 
-def facts_of(text: str, over_time: bool = False) -> Shown:
+def facts_of(run: Run, text: str, over_time: bool = False) -> Shown:
     """What an id, or the beginning of one, names, and everything that is stored about it.
 
     Args:
+        run: that it is looked up in.
         text: of a rollout, group, prompt or policy.
         over_time: the prompt of it in all iterations, with answers.
 
     Raises:
         ArtifactError: if it names nothing or several things, or its tables are not on disk or damaged.
     """
-    chain = Chain()
-    found = find(text, chain)
+    found = find(run, text)
     if over_time:
         found = prompt_in(found)
     # Each kind imports what it needs: a policy is shown without what an advantage takes.
     if found.kind == "rollout":
         from pipeline.showing.rollouts import rollout_facts
 
-        return rollout_facts(found, chain)
+        return rollout_facts(run, found)
     if found.kind == "group":
         from pipeline.showing.groups import group_facts
 
-        return group_facts(found, chain)
+        return group_facts(run, found)
     if found.kind == "prompt":
         from pipeline.showing.prompts import prompt_facts
 
-        return prompt_facts(found.id, chain, over_time)
+        return prompt_facts(run, found.id, over_time)
     from pipeline.showing.policies import policy_facts
 
-    return policy_facts(found, chain)
+    return policy_facts(run, found)

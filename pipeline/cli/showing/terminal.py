@@ -17,7 +17,7 @@ from pipeline.showing.sections import (
     Part,
     Passage,
     PromptStrip,
-    Verdict,
+    Remark,
     level_of,
 )
 from pipeline.visible import visible
@@ -87,7 +87,7 @@ def _draw_part(part: Part, where: Console) -> None:
     elif isinstance(part, Lines):
         for line in part.lines:
             put(Text(visible(line), "dim" if part.formula else ""))
-    elif isinstance(part, Verdict):
+    elif isinstance(part, Remark):
         mark, style = GOOD[part.good]
         put(Text(f"{mark}{visible(part.text)}", style))
 

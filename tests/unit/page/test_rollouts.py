@@ -121,7 +121,7 @@ def test_tokens_are_those_of_show(own_run: Path) -> None:
     assert views["row"] == list(range(ROWS))
     start, marked = 0, 0
     for view, row in enumerate(views["row"]):
-        facts = facts_of(rows[row]["rollout_id"])
+        facts = facts_of(Run(), rows[row]["rollout_id"])
         assert isinstance(facts, RolloutFacts)
         marks = views["marks"][view]
         stop = start + len(marks)

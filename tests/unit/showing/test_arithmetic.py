@@ -11,7 +11,7 @@ import pytest
 from pipeline.estimation import advantages_table, estimation_of
 from pipeline.recipe_sections import ComputeAdvantages
 from pipeline.showing.arithmetic import arithmetic_of
-from pipeline.showing.facts import Arithmetic
+from pipeline.showing.facts import AdvantageArithmetic
 from tests.unit.stored_iterations import tables_of
 
 GROUP_SIZE, ROWS = 4, 8
@@ -49,7 +49,7 @@ def tables_for(compute: dict[str, Any], greedy: bool = False) -> Tables:
     return {**tables, "advantages": made}
 
 
-def looked_at(tables: Tables, compute: dict[str, Any], row: int) -> Arithmetic | None:
+def looked_at(tables: Tables, compute: dict[str, Any], row: int) -> AdvantageArithmetic | None:
     """The arithmetic of one rollout, with its group at hand and all tables behind it."""
     rollouts = tables["rollouts"]
     group = rollouts["group_id"][row].as_py()

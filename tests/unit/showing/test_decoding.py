@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.errors import PolicyError
 from pipeline.policies.byte_tokenizer import encode_bytes, save_byte_tokenizer
-from pipeline.showing.chain import Chain
+from pipeline.run.run import Run
 from pipeline.showing.decoding import UNFINISHED, Decoder, decoder_for
 
 
@@ -37,14 +37,14 @@ def test_a_damaged_tokenizer_is_an_error_with_its_place(decoder: Decoder) -> Non
 
 
 def test_any_policy_on_disk_lends_its_tokenizer(looked_at: Path) -> None:
-    own, said = decoder_for("i0000", Chain())
+    own, said = decoder_for("i0000", Run())
     assert own is not None and own.folder.name == "i0000" and not said
-    other, said = decoder_for("i0001", Chain())
+    other, said = decoder_for("i0001", Run())
     assert other is not None and other.folder.name == "i0000"
     assert said == "decoded with the tokenizer of i0000"
 
 
 def test_without_a_policy_it_says_how_to_get_one(project: Path) -> None:
-    found, said = decoder_for("i0003", Chain())
+    found, said = decoder_for("i0003", Run())
     assert found is None
     assert "that of i0003: not on disk; `dvc repro` makes it" in said

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.artifacts import path_of
 from pipeline.errors import ArtifactError
-from pipeline.showing.chain import Chain
+from pipeline.run.run import Run
 from pipeline.showing.facts import PromptFacts, RolloutFacts
 from pipeline.showing.finding import Found, _one, find
 from pipeline.showing.shown import facts_of
@@ -14,7 +14,7 @@ from tests.unit.showing.project import edit, names
 
 
 def found(text: str) -> Found:
-    return find(text, Chain())
+    return find(Run(), text)
 
 
 def test_whole_ids(looked_at: Path) -> None:
@@ -37,7 +37,7 @@ def test_beginnings(looked_at: Path) -> None:
     assert found(prompt[:9]).id == prompt
     head, key, evaluated, place = ids["evaluation"].split("/")
     assert found(f"{head}/{key}/{evaluated[:7]}/{place}").id == ids["evaluation"]
-    digest = Chain().digest("i0001")
+    digest = Run().policy_digest("i0001")
     assert found(digest[:20]) == Found("policy", "i0001", "i0001")
     assert found(digest) == Found("policy", "i0001", "i0001")
 
@@ -105,9 +105,9 @@ def test_names_of_sets_may_hold_slashes(changeable: Path, name: str) -> None:
     group, _, sample = whole.rpartition("/")
     assert found(group) == Found("group", group, "i0002")
     assert found(f"{group[:-4]}/{sample}").id == whole
-    shown = facts_of(whole)
+    shown = facts_of(Run(), whole)
     assert isinstance(shown, RolloutFacts) and shown.evaluation_set == name
-    over_time = facts_of(whole, over_time=True)
+    over_time = facts_of(Run(), whole, over_time=True)
     assert isinstance(over_time, PromptFacts)
     assert [each.evaluation_set for each in over_time.occurrences] == ["heldout", name]
 
@@ -119,7 +119,7 @@ def test_a_folder_a_number_and_the_same_end(looked_at: Path) -> None:
     with pytest.raises(ArtifactError, match="nearest: i0002, i0001, i0000"):
         found("i0099")
     with pytest.raises(ArtifactError, match="nearest: i0002,"):
-        find("i2", Chain())
+        find(Run(), "i2")
 
 
 def test_what_is_recorded_and_not_here_is_pulled(changeable: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.cli.showing.terminal import draw
+from pipeline.run.run import Run
 from pipeline.showing.facts import RolloutFacts, Shown
 from pipeline.showing.layout import page_of
 from pipeline.showing.page import html_of
@@ -55,7 +56,7 @@ class Parsed(HTMLParser):
 
 def hostile() -> RolloutFacts:
     """A rollout with hostile text wherever text of others stands."""
-    facts = facts_of(names()["rollout"])
+    facts = facts_of(Run(), names()["rollout"])
     assert isinstance(facts, RolloutFacts)
     tokens = [replace(facts.tokens[0], text=HOSTILE, special=True, clipped="low")]
     masked = replace(facts.tokens[1], trained=False, sampling_logprob=-9.0)
@@ -76,8 +77,8 @@ def hostile() -> RolloutFacts:
 
 def pages() -> list[Shown]:
     ids = names()
-    found = [facts_of(each) for each in (*ids.values(), "i0002", "i0000")]
-    return [*found, facts_of(ids["evaluated"], over_time=True)]
+    found = [facts_of(Run(), each) for each in (*ids.values(), "i0002", "i0000")]
+    return [*found, facts_of(Run(), ids["evaluated"], over_time=True)]
 
 
 def test_pages_are_whole_and_hold_nothing_that_loads_or_runs(looked_at: Path) -> None:

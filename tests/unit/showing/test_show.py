@@ -18,7 +18,7 @@ from pipeline.artifacts import path_of, read_json, schema_of, write_json, write_
 from pipeline.cli.main import rollbook
 from pipeline.errors import ArtifactError, RollbookError
 from pipeline.hashing import md5_of
-from pipeline.showing.chain import Chain
+from pipeline.run.run import Run
 from tests.benchmarks.showing import make_iteration
 from tests.unit.showing.project import ROWS, edit, names
 
@@ -53,8 +53,8 @@ def test_a_rollout_from_prompt_to_gradient(looked_at: Path) -> None:
         "✓ computed again from 8 stored rollouts: 0.9998, as stored",
         "1.0000 on average, 1.0000 to 1.0000",
         "policy that generated",
-        f"i0001, digest {Chain().digest('i0001')[:12]}, not on disk",
-        f"i0002, digest {Chain().digest('i0002')[:12]}",
+        f"i0001, digest {Run().policy_digest('i0001')[:12]}, not on disk",
+        f"i0002, digest {Run().policy_digest('i0002')[:12]}",
         "artifacts/updates/i0002.parquet",
         "there is no MLflow store here",
     ):
@@ -119,7 +119,7 @@ def test_a_prompt_over_time(looked_at: Path) -> None:
 
 def test_a_policy(looked_at: Path) -> None:
     found = facts("i0002")
-    assert found["policy"]["digest"] == Chain().digest("i0002")
+    assert found["policy"]["digest"] == Run().policy_digest("i0002")
     assert (found["previous"]["key"], found["steps_back"], found["recipe"]) == ("i0001", 2, "grpo")
     assert found["trained_on"]["rollouts"] == 16 and found["trained_on"]["informative"] == 2
     assert found["trained_on"]["same"] is True
@@ -251,7 +251,7 @@ def test_damaged_and_misplaced_tables_are_errors(changeable: Path) -> None:
 def test_the_run_in_mlflow_is_linked(changeable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_ROOT", str(changeable))
     Path("mlflow").mkdir()
-    digest = Chain().digest("i0002")
+    digest = Run().policy_digest("i0002")
     with closing(sqlite3.connect("mlflow/mlflow.db")) as store:
         store.execute(
             "CREATE TABLE runs (run_uuid, experiment_id, lifecycle_stage, status, end_time)"
@@ -325,7 +325,7 @@ def test_commit_packages_and_engine(changeable: Path) -> None:
 
 
 def test_a_policy_trained_with_lora(changeable: Path) -> None:
-    settings = Chain().settings("update_policy", "i0002")
+    settings = Run().iteration("i0002").settings("update_policy")
     lora = {"rank": 8, "alpha": 16, "dropout": None}
     record("update_policy", "i0002", settings={"update": {**settings["update"], "lora": lora}})
     assert facts("i0002")["settings"]["lora"] == lora
@@ -344,7 +344,7 @@ def test_log_probs_under_a_reference(changeable: Path) -> None:
     types = {name: column.dtype for name, column in schema_of("logprobs").columns.items()}
     made = {name: pa.array(values, types[name]) for name, values in columns.items()}
     write_table(schema_of("logprobs").build({**ids, **made}), "logprobs", "i0002")
-    base = Chain().digest("i0000")
+    base = Run().policy_digest("i0000")
     record("measure_logprobs", "i0002", inputs={"reference": base})
     found = facts(names()["rollout"])
     assert {token["ref_logprob"] for token in found["tokens"]} == {-0.25}
@@ -396,7 +396,7 @@ def test_a_rollout_that_was_not_trained_on(changeable: Path) -> None:
 
 
 def test_an_update_that_changed_nothing_breaks_no_chain(changeable: Path) -> None:
-    before = Chain().digest("i0001")
+    before = Run().policy_digest("i0001")
     record("update_policy", "i0002", outputs={"policies": before})
     found = facts("i0002")
     assert (found["policy"]["digest"], found["steps_back"]) == (before, 1)
@@ -411,7 +411,7 @@ def test_branches_stand_where_their_number_does(changeable: Path) -> None:
     found = facts(names()["evaluated"], "--over-time")
     keys = ["i0001", "i0002", "gspo0003"]
     assert [item["iteration"] for item in found["occurrences"]] == keys
-    assert Chain().keys == ["i0000", *keys]
+    assert Run().made_keys == ["i0000", *keys]
 
 
 def test_another_run_than_dvc_lock_names_is_said(changeable: Path) -> None:
