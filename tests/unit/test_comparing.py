@@ -273,7 +273,8 @@ def test_a_workspace_off_its_lock_is_not_taken_for_what_that_names(copy: Path) -
     whole = CliRunner().invoke(rollbook, ["compare", "HEAD:i0003", "workspace:i0003"])
     assert "The policies are the same, byte for byte." in whole.stdout and not whole.stderr
     info = path_of("run_info/update_policy", "i0002")
-    entry = f"  x:\n    outs:\n    - path: {info}\n      hash: md5\n      md5: {'f' * 32}\n"
+    out = f"    - path: {info}\n      hash: md5\n      md5: {'f' * 32}\n      size: 1\n"
+    entry = f"  x:\n    cmd: 'true'\n    outs:\n{out}"
     with Path("dvc.lock").open("a") as lock:
         lock.write(entry)
     off = CliRunner().invoke(rollbook, ["compare", "HEAD:i0003", "workspace:i0003"])
