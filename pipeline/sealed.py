@@ -20,7 +20,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.component import problems_of
-from pipeline.dvc_lock import LOCK_FILE, RESCORES_LOCK_FILE, output_md5s
 from pipeline.errors import ConfigError, Problem
 from pipeline.ids import order_of
 from pipeline.recipe import Iteration, Recipe
@@ -133,17 +132,3 @@ def read_sealed(root: Path = Path()) -> dict[str, SealedIteration]:
                 kept=key not in content["pruned"],
             )
     return {key: found[key] for key in sorted(found, key=order_of)}
-
-
-def sealed_md5s(root: Path = Path()) -> dict[str, str]:
-    """Md5 of every output of sealed iterations by path, the pruned ones too; as `output_md5s` says them."""
-    files = (files_of(part, root)[1] for part in parts(root))
-    return {path: md5 for file in files for path, md5 in output_md5s(file).items()}
-
-
-def recorded_md5s(root: Path = Path()) -> dict[str, str]:
-    """Md5 of every output of a project by path: of sealed iterations, of finished steps and of re-scores."""
-    found = sealed_md5s(root)
-    for file in (LOCK_FILE, RESCORES_LOCK_FILE):
-        found |= output_md5s(root / file)
-    return found

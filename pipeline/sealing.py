@@ -132,18 +132,18 @@ def dvc_idle() -> Iterator[Repo]:
         raise busy from None
 
 
-def seal(sealing: Sealing, params: Params, repo: Repo) -> None:
+def seal(sealing: Sealing, run: Run, repo: Repo) -> None:
     """Seals iterations, and prunes.
 
     Args:
         sealing: what.
-        params: of the project.
+        run: that they are part of.
         repo: as `dvc_idle` gives it.
 
     Raises:
         RollbookError: if a step of them is not finished or not current, or its results are not in DVC's cache.
     """
-    currency = Run().currency
+    params, currency = run.params, run.currency
     _refuse_unfinished(sealing.keys, currency)
     _refuse_stale(sealing.keys, currency)
     entries = _entries(sealing.keys, params)

@@ -9,7 +9,7 @@ import click
 from pipeline.cli.rescore import keys_in
 from pipeline.config import Params
 from pipeline.errors import ConfigError, Problem, nearest
-from pipeline.params import read_params
+from pipeline.run.run import Run
 from pipeline.sealed import files_of, parts, read_part
 
 COMMAND = "rollbook seal"
@@ -57,11 +57,12 @@ def _seal(part: str, keep: str) -> None:
             sealing.finish(part)
             click.echo(f"{part} is sealed; pruned are {_listed(read_part(part)['pruned'])}")
             return
-        params = read_params()
+        run = Run()
+        params = run.params
         keys = sealing.keys_of(part, params)
         kept = set(kept_keys(keep, keys)) | sealing.needed(keys, params)
         pruned = [key for key in keys if key not in kept]
-        sealing.seal(sealing.Sealing(part, keys, pruned), params, repo)
+        sealing.seal(sealing.Sealing(part, keys, pruned), run, repo)
     size = sealing.size_of(part, pruned) / MEGABYTE
     click.echo(
         f"sealed {len(keys)} iterations; policies kept: {_listed([k for k in keys if k in kept])}"
@@ -93,7 +94,7 @@ def _rebuild(key: str) -> None:
     from pipeline.rebuilding import rebuild, updates_to
 
     with sealing.dvc_idle() as repo:
-        params = read_params()
+        params = Run().params
         _refuse_unsealed(key, params)
         updates = updates_to(key, params)
         if updates:

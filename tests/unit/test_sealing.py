@@ -37,7 +37,7 @@ from pipeline.plan import make_plan
 from pipeline.plan_file import PLAN_FILE
 from pipeline.report import read_report
 from pipeline.run.run import Run
-from pipeline.sealed import read_sealed, sealed_md5s
+from pipeline.sealed import read_sealed
 from pipeline.tracking.chains import read_chains
 from pipeline.yaml_text import read_yaml
 from tests.unit.test_params import ROOT, shipped
@@ -139,7 +139,10 @@ def test_iterations_leave_the_loop_and_stay_readable(copy: Path) -> None:
     assert texts_of(Path("sealed/i0001-i0003.yaml").read_text()) == {
         name: entries[name] for name in gone
     }
-    assert sealed_md5s().keys() >= {"artifacts/policies/i0001", "artifacts/rollouts/i0003.parquet"}
+    assert Run().sealed_outputs.keys() >= {
+        "artifacts/policies/i0001",
+        "artifacts/rollouts/i0003.parquet",
+    }
 
     params = read_params()
     assert params.chain("i0004") == KEYS
@@ -192,7 +195,7 @@ def test_dvc_keeps_what_is_sealed_and_nothing_of_what_is_pruned(sealed: Path) ->
     def in_cache(md5: str) -> bool:
         return Path(f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}").exists()
 
-    md5s = sealed_md5s()
+    md5s = Run().sealed_outputs
     kinds = ("policies", "optimizers", "values")
     pruned = {f"artifacts/{kind}/{key}" for kind in kinds for key in KEYS[:2]}
     assert {path for path, md5 in md5s.items() if not in_cache(md5)} == pruned

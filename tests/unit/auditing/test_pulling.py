@@ -16,7 +16,7 @@ from pipeline.dvc_cache import OBJECTS, object_in
 from pipeline.dvc_lock import LOCK_FILE, without
 from pipeline.errors import RollbookError
 from pipeline.plan_file import PLAN_FILE
-from pipeline.sealed import recorded_md5s
+from pipeline.run.run import Run
 from tests.unit.auditing.finished_run import in_cache
 
 
@@ -68,9 +68,7 @@ class Remote:
         self.folder = folder
         folders = ("policies", "optimizers", "values")
         left_out = (*(f"artifacts/{kind}/" for kind in folders), "reports/")
-        self.md5s = {
-            path: md5 for path, md5 in recorded_md5s().items() if not path.startswith(left_out)
-        }
+        self.md5s = {path: md5 for path, md5 in Run().md5s.items() if not path.startswith(left_out)}
         shutil.move(".dvc/cache", folder)
         shutil.rmtree("artifacts")
         config = Path(".dvc/config")
