@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.artifacts import Facts, read_json
 from pipeline.config import Params
-from pipeline.dependencies import Dependencies
 from pipeline.dvc_lock import Entry, made_by
 from pipeline.errors import ArtifactError
 from pipeline.ids import BASE_KEY
@@ -37,6 +36,9 @@ from pipeline.run.store import Store
 from pipeline.run_info import RunInfo
 from pipeline.running_steps import RunningStep, running_steps
 from pipeline.visible import listed
+
+if TYPE_CHECKING:
+    from pipeline.dependencies import Dependencies
 
 # `pipeline.plan` is imported where it is used: it imports what stages need, and most looks at a run do without.
 

@@ -29,7 +29,6 @@ from pipeline.run.run import Run
 from pipeline.schemas import versions
 from pipeline.schemas.versions import JSON_UPGRADES, UPGRADES, newest
 from pipeline.sealed import files_of, read_part
-from pipeline.showing.tables import Stored
 
 STORED = Path(__file__).parent / "stored"
 KINDS = (*TABLES, *NAMED_TABLES)
@@ -111,7 +110,7 @@ def test_a_table_of_any_version_is_read_as_one_of_todays(file: Path, project: Pa
 def test_columns_of_any_version_are_read_as_todays(file: Path, project: Path) -> None:
     path, facts = _put(file)
     table, _ = read_table(path, facts.kind)
-    look, key = Stored(facts.kind, facts.key), schema_of(facts.kind).key
+    look, key = Run().table(facts.kind, facts.key), schema_of(facts.kind).key
     frame = Run().scan(facts.kind, iterations=[facts.key])
     assert sorted(look.names) == sorted(table.column_names)
     assert read_columns(path, facts.kind).select(table.column_names).equals(table)
@@ -154,10 +153,10 @@ def test_all_iterations_are_one_data_set_whatever_their_version(project: Path) -
     [
         lambda path, facts: read_table(path, facts.kind),
         lambda path, facts: read_columns(path, facts.kind, [schema_of(facts.kind).key]),
-        lambda _, facts: Stored(facts.kind, facts.key),
+        lambda _, facts: Run().table(facts.kind, facts.key),
         lambda _, facts: Run().scan(facts.kind, iterations=[facts.key]),
     ],
-    ids=["read_table", "read_columns", "Stored", "scan"],
+    ids=["read_table", "read_columns", "table", "scan"],
 )
 @pytest.mark.parametrize(
     ("version", "advice"), [(3, "upgrade Rollbook"), (0, "no Rollbook writes this version")]

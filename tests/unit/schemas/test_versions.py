@@ -83,6 +83,6 @@ def test_versions_that_can_be_read() -> None:
 
 
 def test_a_look_at_columns_needs_no_schema() -> None:
-    code = "import sys, pipeline.showing.tables; print('pandera' in sys.modules)"
+    code = "import sys, pipeline.run.stored; print('pandera' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
