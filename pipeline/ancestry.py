@@ -176,7 +176,7 @@ def find_policy(run: Store, name: str) -> Path:
         f"`rollbook seal --rebuild {key}` makes one again that sealing has pruned"
     )
     wanted = _named(name, digests, "on disk", hint)
-    return path_of("policies", next(key for key, digest in digests.items() if digest == wanted))
+    return run.place("policies", next(key for key, digest in digests.items() if digest == wanted))
 
 
 def policy_digest(run: Store, name: str) -> str:

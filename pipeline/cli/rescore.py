@@ -197,7 +197,6 @@ def _missing(run: Run, key: str) -> list[Path]:
 
 def _track(answers: Sequence[Answers] = ()) -> None:
     """Shows the numbers in MLflow; whatever keeps it from that is a warning, as in training."""
-    from pipeline.run.run import Run
     from pipeline.tracking.sync import bring_up_to_date
 
     try:

@@ -350,7 +350,8 @@ def test_an_update_that_changes_nothing_is_no_step_of_the_way(run: Path) -> None
 
 
 def test_a_file_that_only_a_rescore_read_made_no_policy(run: Path) -> None:
-    record("rescore_rollouts/other", "i0001", files={"judge.txt": "0" * 64})
+    # Older ones do not say of which re-score they are.
+    record("rescore_rollouts/other", "i0001", files={"judge.txt": "0" * 64}, rescore="")
     found = facts("--uses", "data:judge.txt")
     assert [use["step"] for use in found["uses"]] == ["rescore_rollouts@other-i0001"]
     assert found["policies"] == []
