@@ -203,7 +203,6 @@ def _say(error: Exception) -> None:
 def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: Options) -> None:
     """Keeps the verdicts for MLflow, and shows them if there is a store that has the run; else is no failure."""
     from pipeline.replay.marks import keep, marks_of
-    from pipeline.run.run import Run
     from pipeline.tracking import store
 
     if not options.revision.is_workspace:
@@ -216,6 +215,8 @@ def _track(entries: Sequence[Entry], verdicts: Sequence[StepVerdict], options: O
         from pipeline.tracking.replays import send_replays
     except ImportError:  # MLflow is not installed here
         return
+    from pipeline.run.run import Run
+
     try:
         shown = send_replays(Run())
     except RollbookError as error:

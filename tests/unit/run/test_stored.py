@@ -10,6 +10,7 @@ from pipeline.artifacts import ROW_GROUP_ROWS, schema_of, write_table
 from pipeline.errors import ArtifactError
 from pipeline.run.run import Run
 from pipeline.run.stored import BATCH_ROWS, StoredTable
+from tests.unit.tracking.project import Project
 
 ROWS = 2 * ROW_GROUP_ROWS + 100
 PLACES = [0, BATCH_ROWS - 1, BATCH_ROWS, 5000, ROW_GROUP_ROWS - 1, ROW_GROUP_ROWS, ROWS - 1]
@@ -70,3 +71,17 @@ def test_a_checked_table_is_what_was_written(table: StoredTable) -> None:
     assert other.rows == ROWS
     with pytest.raises(ArtifactError, match="content changed after it was written"):
         other.checked()
+
+
+def test_a_run_of_many_tables_keeps_few_of_them_open(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a file descriptor: 200 iterations have some 2,600 tables, and a process may open 1,024 files."""
+    monkeypatch.setattr("pipeline.run.store.OPEN_TABLES", 3)
+    keys = ("i0001", "i0002", "i0003")
+    Project(3).finish(*keys)
+    run, before = Run(), len(list(Path("/dev/fd").iterdir()))
+    kinds = ("prompts", "rollouts", "scores", "advantages", "updates")
+    rows = [run.table(kind, key).rows for key in keys for kind in kinds]
+    assert rows == [3, 6, 6, 6, 6] * 3
+    assert len(list(Path("/dev/fd").iterdir())) <= before + 3
