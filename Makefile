@@ -56,8 +56,8 @@ ui: .venv/.complete ## show the runs in MLflow
 	@$(RUN) rollbook ui
 
 lint: .venv/.complete ## format and check the code
-	@$(RUN) ruff format pipeline stages tests
-	@$(RUN) ruff check --fix pipeline stages tests
+	@$(RUN) ruff format setup.py pipeline stages benchmarks tests
+	@$(RUN) ruff check --fix setup.py pipeline stages benchmarks tests
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 
@@ -65,7 +65,7 @@ vectors: .venv/.complete ## compare with the numbers of TRL, verl and scipy
 	@$(RUN) python -m tests.vectors
 
 bench: .venv/.bench ## measure where the time goes; writes reports/benchmarks.md
-	@$(RUN) python -m tests.benchmarks
+	@$(RUN) python -m benchmarks
 
 gpu-check: .venv/.test ## check the stages on a GPU, writes reports/gpu.md; DEVICE=cpu: on processors
 	@$(RUN) python -m tests.gpu --device $(DEVICE) $(if $(filter cpu,$(DEVICE)),,--write)

@@ -6,11 +6,12 @@ Runs first on every `dvc repro`. Stops before more finished work is thrown away 
 
 import sys
 
-from pipeline import checking, lock_guard
-from pipeline.artifacts import write_json
-from pipeline.plan_file import PLAN_FILE
-from pipeline.process import die_with_parent, run_program
-from pipeline.run.run import Run
+from rollbook.core.process import die_with_parent, run_program
+from rollbook.dvc import guard
+from rollbook.project import check as checking
+from rollbook.project.plan_file import PLAN_FILE
+from rollbook.project.run.run import Run
+from rollbook.tables.artifacts import write_json
 
 
 def check() -> None:
@@ -25,6 +26,6 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    lock_guard.watch_parent()
+    guard.watch_parent()
     die_with_parent()
     sys.exit(run_program(check, "check"))

@@ -12,15 +12,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from pipeline.advantages.base import AdvantageOutputs, FloatArray
-from pipeline.advantages.metrics import advantage_metrics
-from pipeline.advantages.moments import moments_of
-from pipeline.coefficients import AdaptiveKl
-from pipeline.component import Model
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.errors import ArtifactError
-from pipeline.estimation import (
+from rollbook.components.advantages.base import AdvantageOutputs, FloatArray
+from rollbook.components.advantages.metrics import advantage_metrics
+from rollbook.components.advantages.moments import moments_of
+from rollbook.components.coefficients import AdaptiveKl
+from rollbook.components.rewards.base import Reward
+from rollbook.core.component import Model
+from rollbook.core.errors import ArtifactError
+from rollbook.core.ragged import IntArray
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.estimation import (
     advantages_table,
     aligned,
     aligned_logprobs,
@@ -29,12 +32,9 @@ from pipeline.estimation import (
     pairs_table,
     sampled_rows,
 )
-from pipeline.history import Outcomes, extended
-from pipeline.ragged import IntArray
-from pipeline.recipe_sections import ComputeAdvantages
-from pipeline.rewards.base import Reward
-from pipeline.scoring.totals import numbers_in
-from pipeline.stage import Input, Output, Stage
+from rollbook.rl.history import Outcomes, extended
+from rollbook.rl.scoring.totals import numbers_in
+from rollbook.settings.recipe_sections import ComputeAdvantages
 
 Flags = NDArray[np.bool_]
 
@@ -115,7 +115,7 @@ def _kl_coefficient(compute: ComputeAdvantages, inputs: Inputs) -> float:
     """The coefficient of this iteration: one that follows a target travels with the optimizer's state."""
     if not isinstance(compute.kl_coef, AdaptiveKl):
         return compute.kl_coef
-    from pipeline.training.controllers import REWARD_KL_COEF, read_state, standing
+    from rollbook.rl.training.controllers import REWARD_KL_COEF, read_state, standing
 
     _, controllers = read_state(inputs.folders["optimizers"])
     return standing(compute.kl_coef, controllers, REWARD_KL_COEF)

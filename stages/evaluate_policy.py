@@ -8,19 +8,19 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 
-from pipeline.artifacts import schema_of
-from pipeline.config import EvaluatePolicy
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.engines.base import GenerationRequest
-from pipeline.evaluation import evaluation_metrics
-from pipeline.generation import completion_columns, completions_of
-from pipeline.ids import BASE_KEY, group_id_of, rollout_id_of, seed_of
-from pipeline.prompting import PromptRenderer, RenderedPrompt
-from pipeline.rewards.base import run_info_of
-from pipeline.scoring.inputs import inputs_of
-from pipeline.scoring.scorer import score_groups
-from pipeline.stage import Input, Output, Stage
+from rollbook.components.engines.base import GenerationRequest
+from rollbook.components.prompting import PromptRenderer, RenderedPrompt
+from rollbook.components.rewards.base import run_info_of
+from rollbook.core.ids import BASE_KEY, group_id_of, rollout_id_of, seed_of
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.evaluation import evaluation_metrics
+from rollbook.rl.generation import completion_columns, completions_of
+from rollbook.rl.scoring.inputs import inputs_of
+from rollbook.rl.scoring.scorer import score_groups
+from rollbook.settings.config import EvaluatePolicy
+from rollbook.tables.artifacts import schema_of
 
 
 class Settings(StageSettings):

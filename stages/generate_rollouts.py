@@ -8,16 +8,16 @@ from typing import Annotated
 
 import numpy as np
 
-from pipeline.artifacts import schema_of
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.engines.base import Completion, GenerationRequest
-from pipeline.generation import completion_columns, completion_metrics, completions_of
-from pipeline.ids import BASE_KEY, rollout_id_of, seed_of
-from pipeline.prompt_format import PromptFormat
-from pipeline.prompting import PromptRenderer
-from pipeline.recipe_sections import GenerateRollouts
-from pipeline.stage import Input, Output, Stage
+from rollbook.components.engines.base import Completion, GenerationRequest
+from rollbook.components.prompt_format import PromptFormat
+from rollbook.components.prompting import PromptRenderer
+from rollbook.core.ids import BASE_KEY, rollout_id_of, seed_of
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.generation import completion_columns, completion_metrics, completions_of
+from rollbook.settings.recipe_sections import GenerateRollouts
+from rollbook.tables.artifacts import schema_of
 
 
 class Settings(StageSettings):

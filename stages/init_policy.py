@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pipeline.artifacts import schema_of
-from pipeline.config import Policy
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.policies.base import WarmStartExample
-from pipeline.stage import Input, Output, Stage
-from pipeline.training.critic_state import empty_critic_state
-from pipeline.training.optimizer import empty_optimizer_state
+from rollbook.components.policies.base import WarmStartExample
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.training.critic_state import empty_critic_state
+from rollbook.rl.training.optimizer import empty_optimizer_state
+from rollbook.settings.config import Policy
+from rollbook.tables.artifacts import schema_of
 
 
 class Settings(StageSettings):

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from pipeline.artifacts import schema_of
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.ids import BASE_KEY
-from pipeline.recipe_sections import CriticSetting
-from pipeline.stage import Input, Output, Stage
+from rollbook.core.ids import BASE_KEY
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.recipe_sections import CriticSetting
+from rollbook.tables.artifacts import schema_of
 
 if TYPE_CHECKING:
-    from pipeline.training.measure import Measured
-    from pipeline.training.rows import Rows
+    from rollbook.rl.training.measure import Measured
+    from rollbook.rl.training.rows import Rows
 
 
 class Settings(StageSettings):
@@ -42,9 +42,9 @@ def measure_logprobs(settings: Settings, inputs: Inputs, context: Context) -> Ou
     """
     if not (settings.needs_old or settings.needs_reference):
         return Outputs(tables={"logprobs": schema_of("logprobs").empty()}, metrics={"rows": 0})
-    from pipeline.ragged import Ragged
-    from pipeline.training.measured import logprobs_table, sampling_metrics
-    from pipeline.training.rows import rows_of
+    from rollbook.core.ragged import Ragged
+    from rollbook.rl.training.measured import logprobs_table, sampling_metrics
+    from rollbook.rl.training.rows import rows_of
 
     rollouts = inputs.tables["rollouts"]
     rows = rows_of(inputs.tables["prompts"], rollouts, inputs.digest("policies"))
@@ -66,11 +66,11 @@ def _measure(
 
     A critic that has learned something is run beside the policy before the update.
     """
-    from pipeline.policies.frozen import FrozenPolicies
-    from pipeline.policies.loading import prepare_torch
-    from pipeline.training.critic import open_critic
-    from pipeline.training.critic_state import continued
-    from pipeline.training.measure import measure
+    from rollbook.components.policies.frozen import FrozenPolicies
+    from rollbook.components.policies.loading import prepare_torch
+    from rollbook.rl.training.critic import open_critic
+    from rollbook.rl.training.critic_state import continued
+    from rollbook.rl.training.measure import measure
 
     policies = FrozenPolicies(prepare_torch(context.runtime))
     learned = continued(inputs.folders["values"], settings.critic, with_moments=False)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pipeline.config import Data
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.sources.base import Role, Source
-from pipeline.sources.parts import Part, drop_overlap, drop_repeats, read_records, table_of
-from pipeline.stage import Output, Stage
+from rollbook.components.sources.base import Role, Source
+from rollbook.components.sources.parts import (
+    Part,
+    drop_overlap,
+    drop_repeats,
+    read_records,
+    table_of,
+)
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.config import Data
 
 TRAIN = "train"
 

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.artifacts import schema_of
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.drawing import Deck, Draw, draw_prompts, preferred
-from pipeline.errors import DataError
-from pipeline.history import standing_of
-from pipeline.ids import group_id_of
-from pipeline.prompting import PromptRenderer, RenderedPrompt
-from pipeline.recipe_sections import PreparePrompts
-from pipeline.stage import Input, Output, Stage
+from rollbook.components.prompting import PromptRenderer, RenderedPrompt
+from rollbook.core.errors import DataError
+from rollbook.core.ids import group_id_of
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.drawing import Deck, Draw, draw_prompts, preferred
+from rollbook.rl.history import standing_of
+from rollbook.settings.recipe_sections import PreparePrompts
+from rollbook.tables.artifacts import schema_of
 
 NOT_KEPT = ("set",)
 """Columns of data/train that say nothing here."""

@@ -3,19 +3,19 @@
 import sys
 from pathlib import Path
 
-from pipeline import lock_guard
-from pipeline.artifacts import write_json
-from pipeline.atomic import replacing
-from pipeline.process import die_with_parent, run_program
-from pipeline.report import read_report, summary, with_reward_bounds, write_curves
-from pipeline.run.curves import CURVES_FILE
-from pipeline.run.store import Store
+from rollbook.core.atomic import replacing
+from rollbook.core.process import die_with_parent, run_program
+from rollbook.dvc import guard
+from rollbook.project.report import read_report, summary, with_reward_bounds, write_curves
+from rollbook.project.run.curves import CURVES_FILE
+from rollbook.project.run.store import Store
+from rollbook.tables.artifacts import write_json
 
 SUMMARY = Path("reports/summary.json")
 
 
 def report() -> None:
-    lock_guard.remember()
+    guard.remember()
     run = Store()
     found = with_reward_bounds(run, read_report(run))
     write_json(summary(found), SUMMARY)
@@ -26,14 +26,14 @@ def report() -> None:
 
 def _report_and_library() -> None:
     """The report, and what `dvc plots show` draws its curves with where there is no network."""
-    from pipeline.page import vega
+    from rollbook.views.page import vega
 
     report()
     vega.bundle()
 
 
 def main() -> None:
-    """The program: `python -m stages.report`."""
+    """The program: `python -P -m rollbook.stages.report`."""
     die_with_parent()
     sys.exit(run_program(_report_and_library, "report"))
 

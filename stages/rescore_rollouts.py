@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pipeline.coefficients import AdaptiveKl
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.recipe_sections import ComputeAdvantages, ScoreRollouts
-from pipeline.rescoring import TABLES, rescored, summary
-from pipeline.rewards.base import run_info_of
-from pipeline.scoring.scorer import Scorer
-from pipeline.stage import Input, Output, Stage
+from rollbook.components.coefficients import AdaptiveKl
+from rollbook.components.rewards.base import run_info_of
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.rescoring import TABLES, rescored, summary
+from rollbook.rl.scoring.scorer import Scorer
+from rollbook.settings.recipe_sections import ComputeAdvantages, ScoreRollouts
 
 
 class Settings(StageSettings):

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.recipe_sections import ScoreRollouts
-from pipeline.rewards.base import RewardInput, run_info_of
-from pipeline.schemas.rollouts import IDS
-from pipeline.schemas.scores import SCHEMA
-from pipeline.scoring.inputs import inputs_of
-from pipeline.scoring.scorer import score_groups
-from pipeline.scoring.totals import mean_and_std, numbers_in, reward_metrics
-from pipeline.stage import Input, Output, Stage
+from rollbook.components.rewards.base import RewardInput, run_info_of
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.scoring.inputs import inputs_of
+from rollbook.rl.scoring.scorer import score_groups
+from rollbook.rl.scoring.totals import mean_and_std, numbers_in, reward_metrics
+from rollbook.settings.recipe_sections import ScoreRollouts
+from rollbook.tables.schemas.rollouts import IDS
+from rollbook.tables.schemas.scores import SCHEMA
 
 
 class Settings(StageSettings):

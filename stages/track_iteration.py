@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from pipeline import lock_guard
-from pipeline.errors import ConfigError, Problem, RollbookError, nearest
-from pipeline.process import die_with_parent, run_program
+from rollbook.core.errors import ConfigError, Problem, RollbookError, nearest
+from rollbook.core.process import die_with_parent, run_program
+from rollbook.dvc import guard
 
 
 def track_iteration(key: str) -> None:
@@ -20,10 +20,10 @@ def track_iteration(key: str) -> None:
     Raises:
         ConfigError: if there is no such iteration.
     """
-    from pipeline.run.run import Run
-    from pipeline.tracking.sync import bring_up_to_date
+    from rollbook.project.run.run import Run
+    from rollbook.views.mlflow.sync import bring_up_to_date
 
-    lock_guard.remember()
+    guard.remember()
     run = Run()
     if key not in run.params.iterations:
         hint = nearest(key, run.params.iterations)
@@ -42,8 +42,8 @@ def track_iteration(key: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program: `python -m stages.track_iteration --iteration i0001`."""
-    parser = argparse.ArgumentParser(prog="stages.track_iteration", description=__doc__)
+    """The program: `python -P -m rollbook.stages.track_iteration --iteration i0001`."""
+    parser = argparse.ArgumentParser(prog="rollbook.stages.track_iteration", description=__doc__)
     parser.add_argument("--iteration", required=True, help="iteration key, such as i0001")
     parser.add_argument("--debug", action="store_true", help="show tracebacks of expected errors")
     options = parser.parse_args(arguments)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pipeline.advantages.kl_reward import RewardKl
-from pipeline.coefficients import KlCoefficient
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import From, StageSettings
-from pipeline.errors import TrainingError
-from pipeline.ids import BASE_KEY
-from pipeline.recipe_correction import RolloutCorrection
-from pipeline.recipe_sections import UpdatePolicy
-from pipeline.stage import Input, Output, Stage
+from rollbook.components.advantages.kl_reward import RewardKl
+from rollbook.components.coefficients import KlCoefficient
+from rollbook.core.errors import TrainingError
+from rollbook.core.ids import BASE_KEY
+from rollbook.project.dependencies import From, StageSettings
+from rollbook.project.stage import Input, Output, Stage
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.recipe_correction import RolloutCorrection
+from rollbook.settings.recipe_sections import UpdatePolicy
 
 if TYPE_CHECKING:
-    from pipeline.training.rows import TrainingRows
+    from rollbook.rl.training.rows import TrainingRows
 
 
 MUCH = 0.5
@@ -43,25 +43,25 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
         TrainingError: if the tables do not belong to this policy or to each other, or a number is not finite.
         PolicyError: if the policy cannot be loaded.
     """
-    from pipeline.policies.loading import prepare_torch
-    from pipeline.training import tables
-    from pipeline.training.checkpoint import (
+    from rollbook.components.policies.loading import prepare_torch
+    from rollbook.rl.training import tables
+    from rollbook.rl.training.checkpoint import (
         load_for_training,
         masters_of,
         policy_writer,
         trained_parameters,
         written_dtype,
     )
-    from pipeline.training.critic import CriticUpdate, open_critic
-    from pipeline.training.critic_state import continued, critic_state_writer, empty_critic_state
-    from pipeline.training.loop import PolicyUpdate
-    from pipeline.training.optimizer import (
+    from rollbook.rl.training.critic import CriticUpdate, open_critic
+    from rollbook.rl.training.critic_state import continued, critic_state_writer, empty_critic_state
+    from rollbook.rl.training.loop import PolicyUpdate
+    from rollbook.rl.training.optimizer import (
         OptimizerState,
         optimizer_state_writer,
         read_optimizer_state,
     )
-    from pipeline.training.records import LoopSettings
-    from pipeline.training.rows import training_rows
+    from rollbook.rl.training.records import LoopSettings
+    from rollbook.rl.training.rows import training_rows
 
     device = prepare_torch(context.runtime)
     update, previous = settings.update, inputs.folders["policies"]
@@ -125,7 +125,7 @@ def update_policy(settings: Settings, inputs: Inputs, context: Context) -> Outpu
 
 def _say_dropped(inputs: Inputs, update: UpdatePolicy, context: Context) -> None:
     """Warns if the iteration before left a critic that this one does not go on with."""
-    from pipeline.training.critic_state import stored_kind
+    from rollbook.rl.training.critic_state import stored_kind
 
     kind = stored_kind(inputs.folders["values"])
     wanted = "" if update.critic is None else update.critic.label
@@ -136,8 +136,8 @@ def _say_dropped(inputs: Inputs, update: UpdatePolicy, context: Context) -> None
 
 def _reward_kl(settings: Settings, inputs: Inputs) -> float:
     """Mean over the sampled rollouts of the KL per token that was taken off their rewards, nats."""
-    from pipeline.advantages.kl_reward import row_mean, token_kl
-    from pipeline.estimation import old_and_reference, sampled_loss_mask
+    from rollbook.components.advantages.kl_reward import row_mean, token_kl
+    from rollbook.rl.estimation import old_and_reference, sampled_loss_mask
 
     rollouts = inputs.tables["rollouts"]
     old, ref = old_and_reference(inputs.tables["logprobs"], rollouts)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.advantages.base import AdvantageInputs
-from pipeline.artifacts import schema_of
-from pipeline.ids import group_id_of, prompt_id_of, rollout_id_of, seed_of
-from pipeline.ragged import Ragged
+from rollbook.components.advantages.base import AdvantageInputs
+from rollbook.core.ids import group_id_of, prompt_id_of, rollout_id_of, seed_of
+from rollbook.core.ragged import Ragged
+from rollbook.tables.artifacts import schema_of
 
 
 def prompt_rows(count: int, iteration: str = "i0001") -> list[dict[str, Any]]:

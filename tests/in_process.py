@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from pipeline.artifacts import path_of, write_json
-from pipeline.config import Params
-from pipeline.context import Context, Outputs
-from pipeline.ids import BASE_KEY
-from pipeline.plan import load_stage
-from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES
-from pipeline.run.run import Run
+from rollbook.core.ids import BASE_KEY
+from rollbook.project.plan import load_stage
+from rollbook.project.plan_file import ITERATION_STAGES, ONCE_STAGES
+from rollbook.project.run.run import Run
+from rollbook.rl.context import Context, Outputs
+from rollbook.settings.config import Params
+from rollbook.tables.artifacts import path_of, write_json
 
 TRAINING_STAGES = ITERATION_STAGES[:-1]
 """All but the evaluation."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYTHONPATH = os.pathsep.join([str(ROOT / "pipeline"), str(ROOT)])
+"""Under which a program finds this library and these tests, wherever it is started."""
 
 
 def children() -> set[int]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
-from tests.e2e.projects import ROOT, environment
-from tests.processes import free_port
+from tests.e2e.projects import environment
+from tests.processes import PYTHONPATH, free_port
 
 READY_SECONDS = 120
 PRINTED = re.compile(r"MLflow: (http\S+)")
@@ -32,9 +32,9 @@ def serving(folder: Path) -> Iterator[str]:
     log = folder / "ui.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.cli.main", "ui", "--port", str(port)],
+            [sys.executable, "-P", "-m", "rollbook.cli.main", "ui", "--port", str(port)],
             cwd=folder,
-            env={**environment(), "PYTHONPATH": str(ROOT)},
+            env={**environment(), "PYTHONPATH": PYTHONPATH},
             stdout=stream,
             stderr=subprocess.STDOUT,
         )

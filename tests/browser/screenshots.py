@@ -34,10 +34,10 @@ Picture = tuple[str, bytes]
 
 def page_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
     """`reports/index.html` in both themes and widths: its beginning, curves, and a rollout with its group."""
-    from pipeline.page.choosing import Limits
-    from pipeline.page.shown import shown_chain
-    from pipeline.page.writing import PAGE, write_page
-    from pipeline.run.run import Run
+    from rollbook.project.run.run import Run
+    from rollbook.views.page.choosing import Limits
+    from rollbook.views.page.shown import shown_chain
+    from rollbook.views.page.writing import PAGE, write_page
 
     write_page(shown_chain(Run()), Limits())
     for scheme in ("light", "dark"):
@@ -111,7 +111,7 @@ def mlflow_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
 
 def plots_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
     """What `dvc plots show` draws, as a whole."""
-    from pipeline.page import vega
+    from rollbook.views.page import vega
 
     vega.bundle()
     subprocess.run(["dvc", "plots", "show"], cwd=project, check=True)

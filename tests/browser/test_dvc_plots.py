@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from pipeline.page import vega
-from pipeline.report import Report, ReportedPolicy, write_curves
-from pipeline.run.curves import CURVES_FILE
+from rollbook.project.report import Report, ReportedPolicy, write_curves
+from rollbook.project.run.curves import CURVES_FILE
+from rollbook.views.page import vega
 from tests.e2e.projects import make_project, run
 
 PLOTS = 7

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pipeline.run.run import Run
+from rollbook.project.run.run import Run
 from tests.browser.mlflow_server import calm_page, serving
-from tests.unit.tracking.project import Project
+from tests.unit.views.mlflow.project import Project
 
 KEYS = ("i0001", "i0002", "i0003", "other0003")
 """The last one is a branch: other answers from i0002 on."""
@@ -98,9 +98,9 @@ def _tracked(folder: Path) -> tuple[dict[str, str], str]:
     """A project of two chains, its runs in MLflow and a re-score among them."""
     from mlflow.tracking import MlflowClient
 
-    from pipeline.tracking.rescore_runs import ASKED_ABOUT, Answers
-    from pipeline.tracking.store import tracking_uri
-    from pipeline.tracking.sync import bring_up_to_date
+    from rollbook.views.mlflow.rescore_runs import ASKED_ABOUT, Answers
+    from rollbook.views.mlflow.store import tracking_uri
+    from rollbook.views.mlflow.sync import bring_up_to_date
 
     (folder / ".dvc").mkdir()
     project = Project(3)

@@ -10,13 +10,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from pipeline.page.choosing import Limits
-from pipeline.page.shown import shown_chain
-from pipeline.page.writing import write_page
-from pipeline.run.run import Run
-from pipeline.visible import visible
-from tests.unit.page import project as made
-from tests.unit.showing.project import edit
+from rollbook.core.text import visible
+from rollbook.project.run.run import Run
+from rollbook.views.page.choosing import Limits
+from rollbook.views.page.shown import shown_chain
+from rollbook.views.page.writing import write_page
+from tests.unit.views.page import project as made
+from tests.unit.views.show.project import edit
 
 OWNED = "document.title = 'owned'"
 PROMPT = "<script>document.title = 'owned'</script> \u202e2+3="

@@ -1,4 +1,4 @@
-"""The laws of every advantage estimator that is found in `pipeline/advantages`."""
+"""The laws of every advantage estimator that is found in `pipeline/rollbook/components/advantages`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.errors import RollbookError
-from pipeline.ragged import Ragged
-from pipeline.registry import build, menu
+from rollbook.components.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+)
+from rollbook.core.errors import RollbookError
+from rollbook.core.ragged import Ragged
+from rollbook.core.registry import build, menu
 from tests.builders import advantage_inputs
 
 ESTIMATORS = menu("advantages")

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.config import Params
-from pipeline.ids import BASE_KEY
-from pipeline.params import parse_params
-from pipeline.plan import load_stage, make_plan
-from pipeline.plan_file import ITERATION_STAGES, ONCE_STAGES, REPORT, RESCORE_STAGE, planned_digest
-from tests.unit.test_params import shipped
+from rollbook.core.ids import BASE_KEY
+from rollbook.project.plan import load_stage, make_plan
+from rollbook.project.plan_file import (
+    ITERATION_STAGES,
+    ONCE_STAGES,
+    REPORT,
+    RESCORE_STAGE,
+    planned_digest,
+)
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params
+from tests.unit.settings.test_params import shipped
 
 ROOT = Path(__file__).parents[2]
 STAGES: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -65,7 +71,7 @@ def test_inputs_outputs_parameters_and_command(params: Params) -> None:
         assert [_resolved(place, key, params) for place in planned["artifacts/plan.json"]] == [
             digest
         ]
-        command = f"exec python -m stages.{program}" + (
+        command = f"exec python -P -m rollbook.stages.{program}" + (
             "" if program in ONCE_STAGES else f" --iteration {key}"
         )
         assert _resolved(said["cmd"], key, params) == command
@@ -73,7 +79,7 @@ def test_inputs_outputs_parameters_and_command(params: Params) -> None:
 
 def test_the_report_depends_on_its_code_through_the_plan(params: Params) -> None:
     said = STAGES["report"]
-    assert said["cmd"] == f"exec python -m stages.{REPORT}"
+    assert said["cmd"] == f"exec python -P -m rollbook.stages.{REPORT}"
     assert said["params"] == ["iterations", {"artifacts/plan.json": [REPORT]}]
     assert planned_digest(make_plan(params), REPORT, BASE_KEY)
 
@@ -103,7 +109,9 @@ def test_re_scoring_says_what_its_stage_declares(params: Params) -> None:
     assert written(said["deps"]) == sorted(map(str, stage.input_paths(key, params)))
     assert written(said["outs"]) == sorted(map(str, stage.output_paths(key)))
     assert written(said["params"][0]["artifacts/plan.json"]) == [f"rescores.strict.{key}"]
-    command = f"exec python -m stages.{RESCORE_STAGE} --rescore strict --iteration {key}"
+    command = (
+        f"exec python -P -m rollbook.stages.{RESCORE_STAGE} --rescore strict --iteration {key}"
+    )
     assert written([said["cmd"]]) == [command]
     assert (said["wdir"], said["matrix"]["iteration"]) == ("..", "${iterations}")
 

@@ -1,4 +1,4 @@
-"""Laws of every engine in `pipeline/engines`, so that a new file is tested on arrival.
+"""Laws of every engine in `pipeline/rollbook/components/engines`, so that a new file is tested on arrival.
 
 vLLM is the real one. It takes long to start, so one model serves all tests of this file.
 """
@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine, Sampling
-from pipeline.engines.transformers import Transformers
-from pipeline.engines.vllm import Vllm
-from pipeline.errors import PolicyError
-from pipeline.policies.byte_tokenizer import EOS_ID
-from pipeline.prompt_format import PromptFormat
-from pipeline.prompting import PromptRenderer
-from pipeline.registry import build, menu
-from tests.unit.engines.models import (
+from rollbook.components.engines.base import Completion, GenerationRequest, RolloutEngine, Sampling
+from rollbook.components.engines.transformers import Transformers
+from rollbook.components.engines.vllm import Vllm
+from rollbook.components.policies.byte_tokenizer import EOS_ID
+from rollbook.components.prompt_format import PromptFormat
+from rollbook.components.prompting import PromptRenderer
+from rollbook.core.errors import PolicyError
+from rollbook.core.registry import build, menu
+from tests.unit.components.engines.models import (
     CONTEXT_LENGTH,
     HEAD_SIZE,
     RUNTIME,
@@ -96,7 +96,10 @@ def test_there_are_engines() -> None:
 @pytest.mark.parametrize("name", menu("engines"))
 def test_an_engine_says_what_it_is(name: str) -> None:
     engine = build("engines", name)
-    assert len((importlib.import_module(f"pipeline.engines.{name}").__doc__ or "").split()) > 10
+    assert (
+        len((importlib.import_module(f"rollbook.components.engines.{name}").__doc__ or "").split())
+        > 10
+    )
     assert build("engines", engine.settings()) == engine
 
 
@@ -222,8 +225,8 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(
     """Measured again for the tokens that came out, with a plain forward pass over each whole row."""
     import torch
 
-    from pipeline.engines.sampling import sampling_logprobs
-    from pipeline.policies.loading import load_model
+    from rollbook.components.engines.sampling import sampling_logprobs
+    from rollbook.components.policies.loading import load_model
 
     requests = requests_for(prompts=12, samples=2)
     made = generate(requests, **sampling)

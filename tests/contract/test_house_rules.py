@@ -10,9 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+CODE = ("setup.py", "pipeline", "stages", "benchmarks", "tests")
 RULES = {
-    "format": ["ruff", "format", "--check", "pipeline", "stages", "tests"],
-    "lint": ["ruff", "check", "pipeline", "stages", "tests"],
+    "format": ["ruff", "format", "--check", *CODE],
+    "lint": ["ruff", "check", *CODE],
     "types": ["mypy"],
     "layers": ["lint-imports"],
 }
@@ -33,9 +34,10 @@ def test_rule(rule: str) -> None:
 
 def test_folders_that_a_run_leaves_change_no_import_order(tmp_path: Path) -> None:
     """ruff's defaults take any folder at the top, as mlflow/ after training, for a package of the project."""
-    for name in ("pipeline", "stages", "tests"):
+    for name in CODE[1:]:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", CODE[0]):
+        shutil.copy(ROOT / name, tmp_path)
     left = re.findall(r"^/(\w+)/$", (ROOT / ".gitignore").read_text(), re.MULTILINE)
     assert {"mlflow", "artifacts"} <= set(left)
     for name in left:

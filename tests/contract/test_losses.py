@@ -1,4 +1,4 @@
-"""Laws of every loss in `pipeline/losses`, so that a new file is tested on arrival."""
+"""Laws of every loss in `pipeline/rollbook/components/losses`, so that a new file is tested on arrival."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.losses.base import Loss, LossInputs
-from pipeline.registry import build, menu
-from pipeline.training.statistics import row_statistics, step_metrics
+from rollbook.components.losses.base import Loss, LossInputs
+from rollbook.core.registry import build, menu
+from rollbook.rl.training.statistics import row_statistics, step_metrics
 
 LOSSES = menu("losses")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -157,7 +157,8 @@ def _combinations(names: Sequence[str]) -> list[Any]:
 
 
 FRAMED = [name for name in LOSSES if not _built(name, Variant()).needs_pairs]
-"""Losses whose rows stand for themselves. Those of pairs have the other laws in tests/unit/losses/test_dpo.py."""
+"""Losses whose rows stand for themselves. Those of pairs have the other laws in
+tests/unit/components/losses/test_dpo.py."""
 every_loss = pytest.mark.parametrize("name", LOSSES)
 every_framed_loss = pytest.mark.parametrize("name", FRAMED)
 every_variant = pytest.mark.parametrize(("name", "variant"), _combinations(LOSSES))
@@ -180,7 +181,7 @@ def test_builds_from_defaults_and_survives_its_own_settings(name: str) -> None:
 
 @every_loss
 def test_states_formula_and_source(name: str) -> None:
-    module = importlib.import_module(f"pipeline.losses.{name}")
+    module = importlib.import_module(f"rollbook.components.losses.{name}")
     text = module.__doc__ or ""
     assert "loss = " in text, "the docstring of a loss begins with its formula"
     assert re.search(r"arXiv \d{4}\.\d{4,5}", text), "and names the paper"

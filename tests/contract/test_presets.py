@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.artifacts import path_of, read_facts, read_table
-from pipeline.component import Model
-from pipeline.config import Params
-from pipeline.params import parse_params, resolve_recipes
-from pipeline.presets import FOLDER, presets, read_preset
-from pipeline.prompt_format import PromptFormat
-from pipeline.recipe import Recipe
-from pipeline.recipe_sections import (
+from rollbook.components.prompt_format import PromptFormat
+from rollbook.core.component import Model
+from rollbook.core.yaml import parse_yaml
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params, resolve_recipes
+from rollbook.settings.presets import FOLDER, presets, read_preset
+from rollbook.settings.recipe import Recipe
+from rollbook.settings.recipe_sections import (
     ComputeAdvantages,
     GenerateRollouts,
     PreparePrompts,
     UpdatePolicy,
 )
-from pipeline.recipe_text import SIZES, Task, recipe_text
-from pipeline.yaml_text import parse_yaml
+from rollbook.settings.recipe_text import SIZES, Task, recipe_text
+from rollbook.tables.artifacts import path_of, read_facts, read_table
 from tests.in_process import make_base, train
-from tests.unit.test_params import shipped
+from tests.unit.settings.test_params import shipped
 
 PRESETS = presets()
 EXPECTED = {

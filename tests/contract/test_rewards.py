@@ -1,4 +1,4 @@
-"""The laws of every reward that is found in `pipeline/rewards`."""
+"""The laws of every reward that is found in `pipeline/rollbook/components/rewards`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.reasoning_tasks import packed
-from pipeline.registry import build, menu
-from pipeline.rewards.base import Reward, RewardInput, RewardResult
-from pipeline.rewards.outcomes import outcomes_of
-from pipeline.scoring.scorer import score_groups
-from tests.unit.rewards.judge_server import Answer, JudgeServer
-from tests.unit.rewards.rows import row
-from tests.unit.rewards.tiny_reward_model import tiny_reward_model
+from rollbook.components.reasoning_tasks import packed
+from rollbook.components.rewards.base import Reward, RewardInput, RewardResult
+from rollbook.components.rewards.outcomes import outcomes_of
+from rollbook.core.registry import build, menu
+from rollbook.rl.scoring.scorer import score_groups
+from tests.unit.components.rewards.judge_server import Answer, JudgeServer
+from tests.unit.components.rewards.rows import row
+from tests.unit.components.rewards.tiny_reward_model import tiny_reward_model
 
 MODEL_FOLDER = tempfile.TemporaryDirectory(prefix="reward_model")
 REWARDS = menu("rewards")

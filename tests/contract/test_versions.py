@@ -11,8 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline
-from pipeline.artifacts import (
+import rollbook
+from rollbook.core.errors import ArtifactError, ConfigError, VersionError
+from rollbook.project.run.run import Run
+from rollbook.settings.sealed import files_of, read_part
+from rollbook.tables.artifacts import (
     METADATA_KEY,
     NAMED_TABLES,
     TABLES,
@@ -24,11 +27,8 @@ from pipeline.artifacts import (
     read_table,
     schema_of,
 )
-from pipeline.errors import ArtifactError, ConfigError, VersionError
-from pipeline.run.run import Run
-from pipeline.schemas import versions
-from pipeline.schemas.versions import JSON_UPGRADES, UPGRADES, newest
-from pipeline.sealed import files_of, read_part
+from rollbook.tables.schemas import versions
+from rollbook.tables.schemas.versions import JSON_UPGRADES, UPGRADES, newest
 
 STORED = Path(__file__).parent / "stored"
 KINDS = (*TABLES, *NAMED_TABLES)
@@ -139,7 +139,7 @@ def test_all_iterations_are_one_data_set_whatever_their_version(project: Path) -
     shutil.copy(old, path_of("rollouts", "i0002"))
     new = pl.read_parquet(path_of("rollouts", "i0001"))
     shutil.copy(STORED / "rollouts" / "1-6d334a2.parquet", path_of("rollouts", "i0001"))
-    assert new.height == pipeline.load("rollouts", iterations=["i0001"]).height == table.num_rows
+    assert new.height == rollbook.load("rollouts", iterations=["i0001"]).height == table.num_rows
     wanted = pl.col("rollout_id").str.ends_with("/01") & pl.col("greedy").not_()
     lazy = (
         Run().scan("rollouts", iterations=["i0001"]).filter(wanted).select("text").head(3).collect()

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.engines.base import Completion, GenerationRequest, Sampling
-from pipeline.engines.transformers import Transformers
-from pipeline.runtime import Runtime
+from rollbook.components.engines.base import Completion, GenerationRequest, Sampling
+from rollbook.components.engines.transformers import Transformers
+from rollbook.core.runtime import Runtime
 
 Completions = Sequence[Sequence[dict[str, str]]]
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Params
-from pipeline.doctor.diagnosis import diagnosis_of
-from pipeline.ids import BASE_KEY
-from pipeline.params import parse_params
-from pipeline.plan_file import ITERATION_STAGES
-from pipeline.run.run import Run
+from rollbook.core.ids import BASE_KEY
+from rollbook.project.plan_file import ITERATION_STAGES
+from rollbook.project.run.run import Run
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params
+from rollbook.views.doctor.diagnosis import diagnosis_of
 from tests.in_process import chain_of, make_base, run_of, run_stage
-from tests.unit.test_params import shipped
+from tests.unit.settings.test_params import shipped
 
 OWN = "tests.doctor.own"
 TASK = {"name": "arithmetic", "below": 20}

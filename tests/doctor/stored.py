@@ -9,17 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.advantages.base import AdvantageEstimator
-from pipeline.artifacts import path_of, schema_of, write_json, write_table
-from pipeline.config import Params
-from pipeline.doctor.chain import chain_reading_of
-from pipeline.doctor.checks.base import Check
-from pipeline.doctor.finding import Finding
-from pipeline.params import parse_params
-from pipeline.registry import build
+from rollbook.components.advantages.base import AdvantageEstimator
+from rollbook.core.registry import build
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params
+from rollbook.tables.artifacts import path_of, schema_of, write_json, write_table
+from rollbook.views.doctor.chain import chain_reading_of
+from rollbook.views.doctor.checks.base import Check
+from rollbook.views.doctor.finding import Finding
 from tests.builders import advantage_inputs, prompt_rows, rollout_rows
 from tests.in_process import chain_of, run_of
-from tests.unit.test_params import shipped
+from tests.unit.settings.test_params import shipped
 
 GROUPS = 20
 """More than the fewest that an interval is given for."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import path_of, schema_of
-from pipeline.config import Params
-from pipeline.ids import BASE_KEY, prompt_id_of
-from pipeline.presets import presets, read_preset
-from pipeline.registry import menu
+from rollbook.core.ids import BASE_KEY, prompt_id_of
+from rollbook.core.registry import menu
+from rollbook.settings.config import Params
+from rollbook.settings.presets import presets, read_preset
+from rollbook.tables.artifacts import path_of, schema_of
 from tests.doctor.spoiled import SPOILED
 from tests.doctor.stored import (
     GROUPS,

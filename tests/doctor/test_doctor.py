@@ -11,24 +11,24 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from pipeline.artifacts import path_of, read_table, schema_of, write_json, write_table
-from pipeline.cli.main import rollbook
-from pipeline.component import Component
-from pipeline.doctor import Change, Finding
-from pipeline.doctor.chain import chain_reading_of
-from pipeline.doctor.checks.base import Check
-from pipeline.doctor.conflicts import conflicts_of
-from pipeline.doctor.diagnosis import diagnose, diagnosis_of, every_check
-from pipeline.doctor.rollouts import NGRAM
-from pipeline.errors import ArtifactError, ConfigError, RollbookError
-from pipeline.field_docs import headline_of, text_on
-from pipeline.ids import BASE_KEY
-from pipeline.params import parse_params
-from pipeline.plan import load_stage
-from pipeline.registry import build, menu
-from pipeline.rewards.repetition_penalty import RepetitionPenalty
-from pipeline.run.iteration import AS_RUN
-from pipeline.scoring.inputs import inputs_of
+from rollbook.cli.main import cli
+from rollbook.components.rewards.repetition_penalty import RepetitionPenalty
+from rollbook.core.component import Component
+from rollbook.core.errors import ArtifactError, ConfigError, RollbookError
+from rollbook.core.field_docs import headline_of, text_on
+from rollbook.core.ids import BASE_KEY
+from rollbook.core.registry import build, menu
+from rollbook.project.plan import load_stage
+from rollbook.project.run.iteration import AS_RUN
+from rollbook.rl.scoring.inputs import inputs_of
+from rollbook.settings.params import parse_params
+from rollbook.tables.artifacts import path_of, read_table, schema_of, write_json, write_table
+from rollbook.views.doctor import Change, Finding
+from rollbook.views.doctor.chain import chain_reading_of
+from rollbook.views.doctor.checks.base import Check
+from rollbook.views.doctor.conflicts import conflicts_of
+from rollbook.views.doctor.diagnosis import diagnose, diagnosis_of, every_check
+from rollbook.views.doctor.rollouts import NGRAM
 from tests.doctor.stored import (
     GROUPS,
     KEYS,
@@ -40,10 +40,11 @@ from tests.doctor.stored import (
     store_evaluation,
 )
 from tests.in_process import chain_of, run_of
-from tests.unit.test_params import problems, shipped
+from tests.processes import PYTHONPATH
+from tests.unit.settings.test_params import problems, shipped
 
 OWN = '''
-from pipeline.doctor.checks.base import Check, change_of
+from rollbook.views.doctor.checks.base import Check, change_of
 
 class LongRun(Check):
     """A check of the project's own."""
@@ -66,8 +67,8 @@ class Broken(Check):
 NONSENSE = """
 from dataclasses import replace
 import numpy as np
-from pipeline.doctor import Change
-from pipeline.doctor.checks.base import Check
+from rollbook.views.doctor import Change
+from rollbook.views.doctor.checks.base import Check
 
 class Nonsense(Check):
     def __call__(self, run):
@@ -76,8 +77,8 @@ class Nonsense(Check):
         yield found
 """
 TALKING = """
-from pipeline.doctor import Change
-from pipeline.doctor.checks.base import Check
+from rollbook.views.doctor import Change
+from rollbook.views.doctor.checks.base import Check
 
 print("loaded")
 
@@ -101,7 +102,7 @@ def _write_params(**changes: object) -> None:
 
 
 def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(rollbook, ["doctor", *arguments])
+    return CliRunner().invoke(cli, ["doctor", *arguments])
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -530,7 +531,7 @@ def test_it_works_without_torch_and_imports_nothing_heavy(project: Path) -> None
         "import sys\n"
         "heavy = ('torch', 'transformers', 'datasets', 'mlflow')\n"
         "for name in heavy: sys.modules[name] = None\n"
-        "from pipeline.doctor import diagnose\n"
+        "from rollbook.views.doctor import diagnose\n"
         "print(len(diagnose()))\n"
     )
     result = subprocess.run(
@@ -538,6 +539,6 @@ def test_it_works_without_torch_and_imports_nothing_heavy(project: Path) -> None
         capture_output=True,
         text=True,
         check=False,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": PYTHONPATH, "PATH": "/usr/bin:/bin"},
     )
     assert result.stdout.strip() == "0", result.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.doctor.diagnosis import diagnosis_of
+from rollbook.views.doctor.diagnosis import diagnosis_of
 from tests.doctor.spoiled import HEALTHY, SPOILED, make_bases, make_run, make_spoiled, settings
 from tests.in_process import run_of
 

@@ -12,11 +12,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.atomic import TEMPORARY_PREFIX
-from pipeline.dvc_lock import output_md5s, texts_of, without
-from pipeline.lock_guard import is_torn
-from pipeline.running_steps import DVC_WRITES
-from pipeline.scratch import SCRATCH
+from rollbook.core.atomic import TEMPORARY_PREFIX
+from rollbook.core.scratch import SCRATCH
+from rollbook.dvc.guard import is_torn
+from rollbook.dvc.lock import output_md5s, texts_of, without
+from rollbook.dvc.running_steps import DVC_WRITES
 from tests.e2e.projects import environment, output_hashes, repro, run, stages_run
 
 STARTING_SECONDS = 2.0

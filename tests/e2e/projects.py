@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 from ruamel.yaml import YAML
 
-from pipeline.artifacts import path_of, read_table
+from rollbook.tables.artifacts import path_of, read_table
 from tests.in_process import chain_of
-from tests.unit.test_params import SHIPPED_TEXT
+from tests.unit.settings.test_params import SHIPPED_TEXT
 
 ROOT = Path(__file__).parents[2]
 COPIED = (

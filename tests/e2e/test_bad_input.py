@@ -62,7 +62,14 @@ def test_a_table_damaged_on_disk_is_named(copy: Path) -> None:
     path.unlink()
     path.write_bytes(content[:-20])
     result = run(
-        copy, "python", "-m", "stages.compute_advantages", "--iteration", "i0001", check=False
+        copy,
+        "python",
+        "-P",
+        "-m",
+        "rollbook.stages.compute_advantages",
+        "--iteration",
+        "i0001",
+        check=False,
     )
     assert result.returncode == 1
     assert "artifacts/scores/i0001.parquet: truncated or damaged" in result.stderr
@@ -79,6 +86,15 @@ def test_a_table_damaged_on_disk_is_named(copy: Path) -> None:
 
 def test_settings_edited_while_a_run_is_going_on(copy: Path) -> None:
     edit_params(copy, recipes__grpo__update_policy__learning_rate=1e-3)
-    result = run(copy, "python", "-m", "stages.update_policy", "--iteration", "i0001", check=False)
+    result = run(
+        copy,
+        "python",
+        "-P",
+        "-m",
+        "rollbook.stages.update_policy",
+        "--iteration",
+        "i0001",
+        check=False,
+    )
     assert result.returncode == 1
     assert "settings or code changed since `check` planned this run" in result.stderr

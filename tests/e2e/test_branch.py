@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import read_json
+from rollbook.tables.artifacts import read_json
 from tests.e2e.projects import (
     edit_params,
     output_hashes,
@@ -14,7 +14,7 @@ from tests.e2e.projects import (
     store_uri,
     table_of,
 )
-from tests.unit.tracking.conftest import Shown
+from tests.unit.views.mlflow.conftest import Shown
 
 pytestmark = pytest.mark.e2e
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.page import vega
+from rollbook.views.page import vega
 from tests.e2e.projects import ROOT, commit, edit_params, run
 
 pytestmark = pytest.mark.e2e

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import path_of
-from pipeline.engines.kept_batches import FOLDER
+from rollbook.components.engines.kept_batches import FOLDER
+from rollbook.tables.artifacts import path_of
 from tests.e2e.projects import edit_params, environment, make_project, repro, run
 
 pytestmark = pytest.mark.e2e
@@ -40,7 +40,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _command(stage: str, key: str) -> list[str]:
-    return ["python", "-m", f"stages.{stage}", "--iteration", key]
+    return ["python", "-P", "-m", f"rollbook.stages.{stage}", "--iteration", key]
 
 
 def _kill_in_the_middle(folder: Path, command: list[str], batches: int) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import path_of, read_json
-from pipeline.rewards.verdicts import FILE
+from rollbook.components.rewards.verdicts import FILE
+from rollbook.tables.artifacts import path_of, read_json
 from tests.e2e.projects import edit_params, repro, run, stages_run, table_of
-from tests.unit.rewards.judge_server import Answer, JudgeServer, judge_server
+from tests.unit.components.rewards.judge_server import Answer, JudgeServer, judge_server
 
 pytestmark = pytest.mark.e2e
 UNREADABLE = "I would rather not say."

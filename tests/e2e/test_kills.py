@@ -1,4 +1,4 @@
-"""Killed at any moment, repeated: the same bytes. `python -m tests.benchmarks kills` does it a thousand times."""
+"""Killed at any moment, repeated: the same bytes. `python -m benchmarks kills` does it a thousand times."""
 
 import random
 from pathlib import Path

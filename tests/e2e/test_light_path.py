@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import FOLDERS
+from rollbook.tables.artifacts import FOLDERS
 from tests.e2e.projects import git, run, table_of, without_torch
 
 pytestmark = pytest.mark.e2e
@@ -78,7 +78,7 @@ def test_compare_report_and_load(clone: Path, light: Command, without: dict[str,
     said = light("compare", "i0001", "HEAD:i0002")
     assert "Final evaluation on the same prompts" in said and "heldout" in said
     assert "i0002" in light("report")
-    code = "import pipeline; print(pipeline.load('rollouts', join=['prompts', 'scores', 'updates']).height)"
+    code = "import rollbook; print(rollbook.load('rollouts', join=['prompts', 'scores', 'updates']).height)"
     assert run(clone, "python", "-c", code, variables=without).stdout.split() == ["192"]
 
 

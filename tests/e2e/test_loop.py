@@ -6,8 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import pipeline
-from pipeline.artifacts import TABLES, read_table
+import rollbook
+from rollbook.tables.artifacts import TABLES, read_table
 from tests.e2e.projects import commit, edit_params, git, output_hashes, repro, run, stages_run
 
 pytestmark = pytest.mark.e2e
@@ -34,7 +34,7 @@ def test_every_table_is_there_and_valid(trained: Path, monkeypatch: pytest.Monke
     for kind in TABLES:
         for path in sorted((Path("artifacts") / kind).glob("*.parquet")):
             read_table(path, kind)
-    joined = pipeline.load("rollouts", join=("prompts", "scores", "advantages", "updates"))
+    joined = rollbook.load("rollouts", join=("prompts", "scores", "advantages", "updates"))
     assert joined.height == 2 * 24 * 4
     assert (
         joined["reward"].null_count()
@@ -126,10 +126,10 @@ def test_edited_rewards_keep_the_rollouts(copy: Path) -> None:
 
 
 def test_code_that_no_recipe_uses_runs_nothing_again(copy: Path) -> None:
-    loss = copy / "pipeline" / "losses" / "dr_grpo.py"
+    loss = copy / "pipeline" / "rollbook" / "components" / "losses" / "dr_grpo.py"
     loss.write_text(loss.read_text() + "\nUNUSED = 1\n")
-    (copy / "pipeline" / "rewards" / "brand_new.py").write_text(
-        (copy / "pipeline/rewards/exact_match.py").read_text()
+    (copy / "pipeline" / "rollbook" / "components" / "rewards" / "brand_new.py").write_text(
+        (copy / "pipeline/rollbook/components/rewards/exact_match.py").read_text()
     )
     assert stages_run(repro(copy)) == ["check"]
 

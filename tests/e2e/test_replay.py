@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan_file import PLAN_FILE
+from rollbook.project.plan_file import PLAN_FILE
 from tests.e2e.projects import git, output_hashes, run
 
 pytestmark = pytest.mark.e2e

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline
-from pipeline.artifacts import read_json, read_table
+import rollbook
+from rollbook.tables.artifacts import read_json, read_table
 from tests.e2e.projects import (
     ROOT,
     edit_params,
@@ -19,7 +19,7 @@ from tests.e2e.projects import (
     table_of,
     without_torch,
 )
-from tests.unit.tracking.conftest import Shown
+from tests.unit.views.mlflow.conftest import Shown
 
 pytestmark = pytest.mark.e2e
 
@@ -89,7 +89,7 @@ def test_a_new_reward_is_asked_and_nothing_is_trained(
     assert stored.equals(pq.read_table("scratch/short/i0002.parquet"))
     assert facts.inputs.keys() == {"prompts", "rollouts", "scores", "logprobs", "advantages"}
     assert read_json(path.with_suffix(".json"))["rollouts"] == 96
-    joined = pipeline.load("rollouts", join=("rescores/short",))
+    joined = rollbook.load("rollouts", join=("rescores/short",))
     lengths = joined["text"].str.len_chars()
     assert (joined["reward_short"] - 1 / (1 + lengths)).abs().max() < 1e-12
 
@@ -130,7 +130,7 @@ def test_a_broken_reward_stops_its_step_and_says_where(copy: Path) -> None:
 
 def test_a_file_of_trl_rewards_is_asked_unchanged(copy: Path) -> None:
     """Five functions that look at one completion each, and one that looks at its siblings."""
-    shutil.copy(ROOT / "tests/unit/rewards/trl_rewards.py", copy / "trl_rewards.py")
+    shutil.copy(ROOT / "tests/unit/components/rewards/trl_rewards.py", copy / "trl_rewards.py")
     names = ("correctness", "int", "strict_format", "soft_format", "tag_count", "novelty")
     rewards = [f"trl_rewards.py:{name}_reward_func" for name in names]
     said = run(copy, "rollbook", "rescore", *rewards, "--iterations", "i0001", "--out", "kept")

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from pipeline import lineage
-from tests.benchmarks.tables import markdown
+from benchmarks.tables import markdown
+from rollbook.project import environment as lineage
 from tests.gpu.checks import CHECKS, found
 from tests.gpu.findings import Finding
 from tests.gpu.project import PHASES, SIZES, Project

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.engines.base import Completion
-from pipeline.engines.transformers import Transformers
-from pipeline.ids import BASE_KEY
-from pipeline.registry import build
-from pipeline.training import logprobs as logprobs_module
+from rollbook.components.engines.base import Completion
+from rollbook.components.engines.transformers import Transformers
+from rollbook.core.ids import BASE_KEY
+from rollbook.core.registry import build
+from rollbook.rl.training import logprobs as logprobs_module
 from tests.gpu.findings import Finding, at_least, at_most, same
 from tests.gpu.project import Project, keys_of
 

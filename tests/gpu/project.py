@@ -19,22 +19,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.artifacts import path_of, read_facts, read_table
-from pipeline.config import Params
-from pipeline.context import Context
-from pipeline.engines.base import Completion, GenerationRequest, RolloutEngine
-from pipeline.framework_imports import lean_transformers
-from pipeline.ids import BASE_KEY, seed_of
-from pipeline.params import parse_params
-from pipeline.plan import load_stage
-from pipeline.policies.byte_tokenizer import BOS_ID, EOS_ID, PAD_ID, save_byte_tokenizer
-from pipeline.policies.frozen import FrozenPolicies
-from pipeline.policies.loading import prepare_torch
-from pipeline.registry import build
-from pipeline.training.measure import measure
-from pipeline.training.rows import rows_of
+from rollbook.components.engines.base import Completion, GenerationRequest, RolloutEngine
+from rollbook.components.policies.byte_tokenizer import BOS_ID, EOS_ID, PAD_ID, save_byte_tokenizer
+from rollbook.components.policies.frozen import FrozenPolicies
+from rollbook.components.policies.loading import prepare_torch
+from rollbook.core.framework_imports import lean_transformers
+from rollbook.core.ids import BASE_KEY, seed_of
+from rollbook.core.registry import build
+from rollbook.project.plan import load_stage
+from rollbook.rl.context import Context
+from rollbook.rl.training.measure import measure
+from rollbook.rl.training.rows import rows_of
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params
+from rollbook.tables.artifacts import path_of, read_facts, read_table
 from tests.in_process import TRAINING_STAGES, chain_of, make_base, run_stage
-from tests.unit.test_params import shipped
+from tests.unit.settings.test_params import shipped
 
 MIB = 2**20
 LOGIT_DEVIATION = 3.0

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.drawing import Deck, draw_prompts, preferred
+from rollbook.rl.drawing import Deck, draw_prompts, preferred
 
 
 def dealt_by_hand(deck: Deck, seed: int, counts: list[int]) -> list[list[int]]:

@@ -12,8 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.registry import build, menu
+from rollbook.components.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+)
+from rollbook.core.registry import build, menu
 from tests.builders import advantage_inputs
 
 EPS = 1e-4

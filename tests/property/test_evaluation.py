@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.evaluation import evaluation_metrics, paired_difference
+from rollbook.rl.evaluation import evaluation_metrics, paired_difference
 
 SAMPLES = 4
 rewards = st.lists(st.sampled_from([0.0, 1.0]), min_size=SAMPLES, max_size=SAMPLES)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.advantages.base import AdvantageOutputs
-from pipeline.advantages.group import Group
+from rollbook.components.advantages.base import AdvantageOutputs
+from rollbook.components.advantages.group import Group
 from tests.builders import advantage_inputs
 
 EPS = 1e-4

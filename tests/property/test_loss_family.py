@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.losses.base import Loss
-from pipeline.losses.cispo import Cispo
-from pipeline.losses.dppo import Dppo
-from pipeline.losses.gmpo import Gmpo
-from pipeline.losses.gpg import Gpg
-from pipeline.losses.gspo import Gspo
-from pipeline.losses.luspo import Luspo
-from pipeline.losses.reinforce import Reinforce
-from pipeline.losses.rloo import Rloo
-from pipeline.losses.sapo import Sapo
-from pipeline.losses.vespo import Vespo
+from rollbook.components.losses.base import Loss
+from rollbook.components.losses.cispo import Cispo
+from rollbook.components.losses.dppo import Dppo
+from rollbook.components.losses.gmpo import Gmpo
+from rollbook.components.losses.gpg import Gpg
+from rollbook.components.losses.gspo import Gspo
+from rollbook.components.losses.luspo import Luspo
+from rollbook.components.losses.reinforce import Reinforce
+from rollbook.components.losses.rloo import Rloo
+from rollbook.components.losses.sapo import Sapo
+from rollbook.components.losses.vespo import Vespo
 from tests.property.test_losses import Batch, batches
-from tests.unit.losses.inputs import gradient
+from tests.unit.components.losses.inputs import gradient
 
 Row = list[tuple[float, float]]
 """Policy and old log-prob of each trained-on token."""

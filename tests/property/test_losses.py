@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.losses.base import Loss
-from pipeline.losses.dapo import Dapo
-from pipeline.losses.dr_grpo import DrGrpo
-from pipeline.losses.grpo import Grpo
-from tests.unit.losses.inputs import gradient, loss_inputs
+from rollbook.components.losses.base import Loss
+from rollbook.components.losses.dapo import Dapo
+from rollbook.components.losses.dr_grpo import DrGrpo
+from rollbook.components.losses.grpo import Grpo
+from tests.unit.components.losses.inputs import gradient, loss_inputs
 
 MAX_COMPLETION_TOKENS = 10
 LOGPROB = st.floats(-4, 0).map(lambda value: round(value, 3))

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.advantages.pairs import Pairing, Pairs
+from rollbook.components.advantages.pairs import Pairing, Pairs
 from tests.builders import advantage_inputs
 
 REWARD = st.one_of(st.just(math.nan), st.sampled_from([0.0, 0.5, 1.0]), st.floats(-4, 4, width=16))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.ragged import Ragged
-from pipeline.recipe_correction import Rejection, RolloutCorrection
-from pipeline.training.mismatch import mismatch_metrics
-from pipeline.training.rollout_correction import Correction, correction
+from rollbook.core.ragged import Ragged
+from rollbook.rl.training.mismatch import mismatch_metrics
+from rollbook.rl.training.rollout_correction import Correction, correction
+from rollbook.settings.recipe_correction import Rejection, RolloutCorrection
 
 LOGPROB = st.integers(-192, 0).map(lambda n: n / 64)
 EXTREME = st.sampled_from([math.nan, -math.inf, -1e3, 0.0])

@@ -7,13 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.advantages.kl_reward import penalized, token_kl, token_mean, token_penalties
-from pipeline.advantages.metrics import advantage_metrics
-from pipeline.ragged import Ragged
-from pipeline.recipe_sections import ComputeAdvantages
-from pipeline.registry import build
-from pipeline.scoring.totals import reward_metrics, weighted_total
+from rollbook.components.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+)
+from rollbook.components.advantages.kl_reward import (
+    penalized,
+    token_kl,
+    token_mean,
+    token_penalties,
+)
+from rollbook.components.advantages.metrics import advantage_metrics
+from rollbook.core.ragged import Ragged
+from rollbook.core.registry import build
+from rollbook.rl.scoring.totals import reward_metrics, weighted_total
+from rollbook.settings.recipe_sections import ComputeAdvantages
 from tests.vectors.cases import KnownDifference, Unsupported, differs, metrics_differ, numbers
 
 CATEGORIES = ("advantages", "advantages_verl")

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.advantages.base import AdvantageInputs
-from pipeline.losses.base import Loss, LossInputs
-from pipeline.ragged import IntArray
-from pipeline.registry import build
-from pipeline.training.statistics import row_statistics, step_metrics
+from rollbook.components.advantages.base import AdvantageInputs
+from rollbook.components.losses.base import Loss, LossInputs
+from rollbook.core.ragged import IntArray
+from rollbook.core.registry import build
+from rollbook.rl.training.statistics import row_statistics, step_metrics
 from tests.vectors.adapters_advantages import estimator_of, rectangle
 from tests.vectors.cases import Unsupported, differs, metrics_differ, numbers
 

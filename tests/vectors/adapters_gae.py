@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.advantages.base import AdvantageInputs
-from pipeline.advantages.gae import Gae
-from pipeline.advantages.kl_reward import RewardKl, penalized, row_mean, token_kl, token_penalties
-from pipeline.coefficients import AdaptiveKl
+from rollbook.components.advantages.base import AdvantageInputs
+from rollbook.components.advantages.gae import Gae
+from rollbook.components.advantages.kl_reward import (
+    RewardKl,
+    penalized,
+    row_mean,
+    token_kl,
+    token_penalties,
+)
+from rollbook.components.coefficients import AdaptiveKl
 from tests.vectors.adapters_advantages import estimator_of, of_token_rewards, rectangle
 from tests.vectors.cases import Unsupported, differs, numbers
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.losses.kl import kl_estimate
-from pipeline.training.controllers import Controllers
-from pipeline.training.logprobs import selected_logprobs
+from rollbook.components.losses.kl import kl_estimate
+from rollbook.rl.training.controllers import Controllers
+from rollbook.rl.training.logprobs import selected_logprobs
 from tests.vectors.cases import differs, metrics_differ, numbers
 from tests.vectors.trl_losses import Batch, batch_of, loss_of, metrics_of, tensor_of
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.losses.base import Loss, LossInputs, LossOutputs
-from pipeline.losses.cispo import Cispo
-from pipeline.losses.clip_cov import ClipCov
-from pipeline.registry import build
-from pipeline.training.rollout_correction import Correction
+from rollbook.components.losses.base import Loss, LossInputs, LossOutputs
+from rollbook.components.losses.cispo import Cispo
+from rollbook.components.losses.clip_cov import ClipCov
+from rollbook.core.registry import build
+from rollbook.rl.training.rollout_correction import Correction
 from tests.vectors.adapters_rollout_correction import verl_correction
 from tests.vectors.cases import KnownDifference, Unsupported, differs, metrics_differ, numbers
 from tests.vectors.trl_losses import full_rows, on_grid

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.advantages.base import AdvantageInputs
-from pipeline.advantages.group import Group
-from pipeline.engines.decoding import completion_lengths
-from pipeline.losses.base import Loss, LossInputs
-from pipeline.losses.masks import on_policy, top_entropy
-from pipeline.ragged import Ragged, mask_of
-from pipeline.registry import build
-from pipeline.training.masks import without_truncated
+from rollbook.components.advantages.base import AdvantageInputs
+from rollbook.components.advantages.group import Group
+from rollbook.components.engines.decoding import completion_lengths
+from rollbook.components.losses.base import Loss, LossInputs
+from rollbook.components.losses.masks import on_policy, top_entropy
+from rollbook.core.ragged import Ragged, mask_of
+from rollbook.core.registry import build
+from rollbook.rl.training.masks import without_truncated
 from tests.vectors.cases import Unsupported, differs, numbers
 
 CATEGORIES = ("masks", "masks_trl")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.rewards.base import Reward, RewardInput
-from pipeline.rewards.repetition_penalty import RepetitionPenalty
-from pipeline.rewards.soft_overlong import SoftOverlong
-from tests.unit.rewards.rows import row
+from rollbook.components.rewards.base import Reward, RewardInput
+from rollbook.components.rewards.repetition_penalty import RepetitionPenalty
+from rollbook.components.rewards.soft_overlong import SoftOverlong
+from tests.unit.components.rewards.rows import row
 from tests.vectors.cases import Unsupported, differs
 
 CATEGORIES = ("rewards",)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ragged import Ragged
-from pipeline.recipe_correction import Rejection, RolloutCorrection
-from pipeline.training.mismatch import mismatch_metrics
-from pipeline.training.rollout_correction import Correction, correction
+from rollbook.core.ragged import Ragged
+from rollbook.rl.training.mismatch import mismatch_metrics
+from rollbook.rl.training.rollout_correction import Correction, correction
+from rollbook.settings.recipe_correction import Rejection, RolloutCorrection
 from tests.vectors.cases import Unsupported, differs, metrics_differ, numbers
 
 CATEGORIES = ("is_correction_trl", "rollout_correction_verl")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from pipeline.critics.value_loss import ValueInputs, value_loss
-from pipeline.registry import build
+from rollbook.components.critics.value_loss import ValueInputs, value_loss
+from rollbook.core.registry import build
 from tests.vectors.adapters_losses_verl import AGGREGATIONS
 from tests.vectors.cases import Unsupported, differs
 from tests.vectors.trl_losses import tensor_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe_sections import ComputeAdvantages
-from pipeline.registry import menu
+from rollbook.core.registry import menu
+from rollbook.settings.recipe_sections import ComputeAdvantages
 from tests.vectors import (
     adapters_advantages,
     adapters_gae,

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-import stages.update_policy
-from pipeline.losses import base
-from pipeline.losses.base import Loss
-from pipeline.recipe_sections import UpdatePolicy
-from pipeline.registry import build, menu
-from pipeline.training import logprobs, loop, rows, window
+import rollbook.stages.update_policy
+from rollbook.components.losses import base
+from rollbook.components.losses.base import Loss
+from rollbook.core.registry import build, menu
+from rollbook.rl.training import logprobs, loop, rows, window
+from rollbook.settings.recipe_sections import UpdatePolicy
 from tests.vectors import (
     adapters_dpo,
     adapters_losses,
@@ -34,7 +34,7 @@ CATEGORIES = (
     *adapters_losses_verl.CATEGORIES,
 )
 KNOWN = {"gspo-wide-kl", "luspo-sequence-kl"}
-"""Where TRL has an open error; `tests/unit/losses/test_kl.py` shows that ours is the right number."""
+"""Where TRL has an open error; `tests/unit/components/losses/test_kl.py` shows that ours is the right number."""
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -102,15 +102,15 @@ def test_losses_are_those_that_training_calls() -> None:
         assert type(trained) is type(build("losses", spec))
         framed = type(trained).__call__ is Loss.__call__
         assert framed != trained.needs_pairs, "only a loss of pairs replaces the frame"
-    assert stages.update_policy.Settings.model_fields["update"].annotation is UpdatePolicy
+    assert rollbook.stages.update_policy.Settings.model_fields["update"].annotation is UpdatePolicy
     assert vars(trl_losses)["build"] is vars(adapters_losses_verl)["build"] is build
 
 
 def test_functions_are_those_that_training_calls() -> None:
     """The runner's own names and the ones in the code that an update runs are the same objects."""
-    source = inspect.getsource(stages.update_policy.update_policy)
-    assert "pipeline.training.loop import PolicyUpdate" in source
-    assert "pipeline.training.rows import" in source
+    source = inspect.getsource(rollbook.stages.update_policy.update_policy)
+    assert "rollbook.rl.training.loop import PolicyUpdate" in source
+    assert "rollbook.rl.training.rows import" in source
     assert loop.PolicyUpdate._accumulate.__globals__ is vars(loop)
     assert Loss.__call__.__globals__ is vars(base)
     assert vars(loop)["completion_logprobs"].__globals__ is vars(logprobs)

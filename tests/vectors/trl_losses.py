@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.losses.base import Loss, LossInputs, LossOutputs
-from pipeline.losses.masks import top_entropy
-from pipeline.ragged import Ragged
-from pipeline.recipe_correction import RolloutCorrection
-from pipeline.registry import build
-from pipeline.training.rollout_correction import Correction, correction
-from pipeline.training.statistics import counts_rows, row_statistics, step_metrics
+from rollbook.components.losses.base import Loss, LossInputs, LossOutputs
+from rollbook.components.losses.masks import top_entropy
+from rollbook.core.ragged import Ragged
+from rollbook.core.registry import build
+from rollbook.rl.training.rollout_correction import Correction, correction
+from rollbook.rl.training.statistics import counts_rows, row_statistics, step_metrics
+from rollbook.settings.recipe_correction import RolloutCorrection
 from tests.vectors.cases import KnownDifference, Unsupported, numbers
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")

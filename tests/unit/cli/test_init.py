@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli.main import rollbook
-from pipeline.examples import examples, read_example
-from pipeline.template import FILES, FOLDER, IGNORE_FILES
+from rollbook.cli.main import cli
+from rollbook.project.template import FILES, FOLDER, IGNORE_FILES
+from rollbook.settings.examples import examples, read_example
 
 ROOT = Path(__file__).parents[3]
 
 
 def init(*arguments: str) -> Result:
-    return CliRunner().invoke(rollbook, ["init", *arguments])
+    return CliRunner().invoke(cli, ["init", *arguments])
 
 
 @pytest.mark.parametrize("path", FILES)

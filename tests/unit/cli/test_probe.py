@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.artifacts import write_table
-from pipeline.cli.main import rollbook
-from pipeline.errors import ConfigError
-from pipeline.probing import (
+from rollbook.cli.main import cli
+from rollbook.core.errors import ConfigError
+from rollbook.core.yaml import flow
+from rollbook.rl.probing import (
     Probed,
     built_in_prompts,
     cases_of,
@@ -20,16 +20,15 @@ from pipeline.probing import (
     judged,
     probe,
 )
-from pipeline.yaml_text import flow
+from rollbook.tables.artifacts import write_table
 from tests.builders import prompt_rows, rollout_rows, table
-from tests.unit.rewards.rows import reward, row
-from tests.unit.test_params import shipped
-
-ROOT = Path(__file__).parents[3]
+from tests.processes import PYTHONPATH
+from tests.unit.components.rewards.rows import reward, row
+from tests.unit.settings.test_params import shipped
 
 
 def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(rollbook, ["probe", *arguments])
+    return CliRunner().invoke(cli, ["probe", *arguments])
 
 
 def _findings(name: str, **options: Any) -> list[Probed]:
@@ -214,9 +213,9 @@ def test_fraction_of(text: str, expected: Fraction | None) -> None:
 def test_needs_no_torch(project: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from pipeline.cli.main import main; main(['probe', 'numeric_answer'])"
+        "from rollbook.cli.main import main; main(['probe', 'numeric_answer'])"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     found = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

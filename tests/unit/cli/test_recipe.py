@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli.main import rollbook
-from pipeline.errors import ConfigError
-from pipeline.params import read_params
-from pipeline.presets import presets
-from pipeline.yaml_text import read_yaml
-from tests.unit.test_params import SHIPPED_TEXT as TEXT
+from rollbook.cli.main import cli
+from rollbook.core.errors import ConfigError
+from rollbook.core.yaml import read_yaml
+from rollbook.settings.params import read_params
+from rollbook.settings.presets import presets
+from tests.unit.settings.test_params import SHIPPED_TEXT as TEXT
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def params_file(project: Path) -> Path:
 
 
 def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(rollbook, ["recipe", *arguments])
+    return CliRunner().invoke(cli, ["recipe", *arguments])
 
 
 def _refused(*arguments: str) -> str:
@@ -96,7 +96,7 @@ def test_a_recipe_that_extends_another_is_resolved(params_file: Path) -> None:
 
 def test_flow_style_recipes(params_file: Path) -> None:
     raw = read_yaml(params_file)
-    from pipeline.yaml_text import flow
+    from rollbook.core.yaml import flow
 
     params_file.write_text("\n".join(f"{key}: {flow(value)}" for key, value in raw.items()) + "\n")
     assert _run("add", "g", "--preset", "gspo").exit_code == 0

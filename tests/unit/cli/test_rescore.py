@@ -12,18 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline.artifacts import ROOT
-from pipeline.cli.main import rollbook
-from pipeline.cli.rescore import keys_in
-from pipeline.cli.rescoring.shown import IN_FULL, validity
-from pipeline.errors import ArtifactError, ConfigError, RewardError
-from pipeline.params import parse_params
-from pipeline.schemas.rescores import SCHEMA
-from pipeline.yaml_text import flow
-from tests.unit.stored_iterations import settings, store
+from rollbook.cli.main import cli
+from rollbook.cli.rescore import keys_in
+from rollbook.cli.rescoring.shown import IN_FULL, validity
+from rollbook.core.errors import ArtifactError, ConfigError, RewardError
+from rollbook.core.yaml import flow
+from rollbook.settings.params import parse_params
+from rollbook.tables.artifacts import ROOT
+from rollbook.tables.schemas.rescores import SCHEMA
+from tests.processes import PYTHONPATH
+from tests.stored_iterations import settings, store
 
 KEYS = ["i0001", "i0002", "i0003", "long0002", "long0003"]
-DOWN = """from pipeline.rewards.base import Reward
+DOWN = """from rollbook.components.rewards.base import Reward
 
 
 class Down(Reward):
@@ -63,7 +64,7 @@ def _write(raw: dict[str, Any]) -> None:
 
 
 def _output(*arguments: str) -> str:
-    done = CliRunner().invoke(rollbook, ["rescore", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(cli, ["rescore", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -99,7 +100,7 @@ def test_errors_stop_nothing_and_are_told(stored: Path) -> None:
 
 def test_an_iteration_of_errors_alone_is_an_error_after_all_is_kept(stored: Path) -> None:
     Path("broken.py").write_text("def f(completions, **_):\n    raise OSError('no endpoint')\n")
-    done = CliRunner().invoke(rollbook, ["rescore", "broken.py:f", "--out", "kept"])
+    done = CliRunner().invoke(cli, ["rescore", "broken.py:f", "--out", "kept"])
     assert isinstance(done.exception, RewardError)
     assert str(done.exception) == (
         "no rollout of i0001, i0002 could be scored: 16 errors, such as\n"
@@ -114,14 +115,14 @@ def test_an_iteration_of_errors_alone_is_an_error_after_all_is_kept(stored: Path
 
 def test_of_several_iterations_those_that_failed_are_named(stored: Path) -> None:
     Path("down.py").write_text(DOWN.format(key="i0002"))
-    done = CliRunner().invoke(rollbook, ["rescore", "down.py:Down"])
+    done = CliRunner().invoke(cli, ["rescore", "down.py:Down"])
     assert "no rollout of i0002 could be scored: 8 errors" in str(done.exception)
     assert "0.75 → 2.25, rank correlation -0.655" in done.stdout
 
 
 def test_rewards_that_apply_to_nothing_are_a_warning(stored: Path) -> None:
     Path("silent.py").write_text("def f(completions, **_):\n    return [None] * len(completions)\n")
-    done = CliRunner().invoke(rollbook, ["rescore", "silent.py:f"])
+    done = CliRunner().invoke(cli, ["rescore", "silent.py:f"])
     assert done.exit_code == 0
     assert "warning: no reward applies to any rollout of i0001, i0002; do the data" in done.stderr
     assert "8 that no reward applies to, 0 errors" in done.stdout
@@ -132,7 +133,7 @@ def test_rewards_that_apply_to_nothing_are_a_warning(stored: Path) -> None:
 def test_many_iterations_are_a_line_each_and_what_moved_most_over_all(stored: Path) -> None:
     keys = _one_more_than_in_full()
     Path("down.py").write_text(DOWN.format(key="i0003"))
-    done = CliRunner().invoke(rollbook, ["rescore", "down.py:Down"])
+    done = CliRunner().invoke(cli, ["rescore", "down.py:Down"])
     assert "no rollout of i0003 could be scored: 8 errors" in str(done.exception)
     lines = [line.split() for line in done.stdout.splitlines()]
     rows = {line[0]: " ".join(line[1:]) for line in lines if line and line[0] in keys}
@@ -154,7 +155,7 @@ def test_many_iterations_are_a_line_each_and_what_moved_most_over_all(stored: Pa
 def test_what_is_there_is_shown_when_a_later_iteration_cannot_be_read(stored: Path) -> None:
     keys = _one_more_than_in_full()
     (ROOT / "scores" / f"{keys[-1]}.parquet").write_bytes(b"cut off")
-    done = CliRunner().invoke(rollbook, ["rescore", "numeric_answer"])
+    done = CliRunner().invoke(cli, ["rescore", "numeric_answer"])
     assert isinstance(done.exception, ArtifactError)
     assert [line.split()[0] for line in done.stdout.splitlines() if "8   " in line] == keys[:-1]
 
@@ -216,7 +217,7 @@ def test_ranges_of_iterations() -> None:
 )
 def test_what_is_refused(stored: Path, arguments: list[str], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        CliRunner().invoke(rollbook, ["rescore", *arguments], catch_exceptions=False)
+        CliRunner().invoke(cli, ["rescore", *arguments], catch_exceptions=False)
     assert said in str(caught.value)
 
 
@@ -248,10 +249,10 @@ def test_it_works_without_torch(stored: Path) -> None:
     code = (
         "import sys\n"
         "for name in ('torch', 'transformers', 'datasets'): sys.modules[name] = None\n"
-        "from pipeline.cli.main import main\n"
+        "from rollbook.cli.main import main\n"
         "main(['rescore', 'numeric_answer', '--recipe', 'long'])\n"
     )
-    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    paths = {**os.environ, "PYTHONPATH": PYTHONPATH}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=paths)
     assert done.returncode == 0, done.stderr
     assert "i0002: 8 rollouts in 2 groups" in done.stdout and "not tracked" not in done.stderr

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.specs import reward_of, reward_spec
-from pipeline.errors import ConfigError
+from rollbook.cli.specs import reward_of, reward_spec
+from rollbook.core.errors import ConfigError
 
-OWN = """from pipeline.rewards.base import Reward
+OWN = """from rollbook.components.rewards.base import Reward
 
 
 class Mine(Reward):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli.start import start
-from pipeline.errors import ConfigError, RollbookError
-from pipeline.examples import examples, read_example
-from pipeline.params import parse_params, read_params
-from pipeline.yaml_text import parse_yaml
+from rollbook.cli.start import start
+from rollbook.core.errors import ConfigError, RollbookError
+from rollbook.core.yaml import parse_yaml
+from rollbook.settings.examples import examples, read_example
+from rollbook.settings.params import parse_params, read_params
 from tests.policy_folders import byte_level, saved
-from tests.unit.test_params import ROOT, SHIPPED_TEXT, shipped
+from tests.unit.settings.test_params import ROOT, SHIPPED_TEXT, shipped
 
 
 def _run(*arguments: str) -> Result:

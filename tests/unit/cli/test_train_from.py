@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.main import rollbook
-from pipeline.cli.train_from import branch
-from pipeline.errors import ConfigError
-from pipeline.params import parse_params, read_params
-from tests.unit.test_params import SHIPPED_TEXT, shipped
+from rollbook.cli.main import cli
+from rollbook.cli.train_from import branch
+from rollbook.core.errors import ConfigError
+from rollbook.settings.params import parse_params, read_params
+from tests.unit.settings.test_params import SHIPPED_TEXT, shipped
 
 RECIPES = {"strict_2": {"extends": "grpo"}, "i": {"extends": "grpo"}, "2": {"extends": "grpo"}}
 
@@ -15,7 +15,7 @@ RECIPES = {"strict_2": {"extends": "grpo"}, "i": {"extends": "grpo"}, "2": {"ext
 def test_a_branch_goes_on_beside_what_follows(project: Path) -> None:
     Path("params.yaml").write_text(SHIPPED_TEXT)
     asked = ["train-from", "i0003", "--recipe", "language_model", "--iterations", "2"]
-    done = CliRunner().invoke(rollbook, asked)
+    done = CliRunner().invoke(cli, asked)
     assert done.exit_code == 0, done.output
     added = set(Path("params.yaml").read_text().splitlines()) - set(SHIPPED_TEXT.splitlines())
     assert added == {

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.artifacts import path_of, read_table, write_json, write_table
-from pipeline.cli.main import rollbook
-from pipeline.errors import ArtifactError, ConfigError, RollbookError
-from pipeline.params import parse_params
-from pipeline.recipe import Recipe
-from pipeline.registry import build
-from pipeline.run.run import Run
-from pipeline.run.stored import StoredTable
-from pipeline.schemas.rollouts import IDS
-from pipeline.what_if import what_if
-from pipeline.yaml_text import flow
-from stages.update_policy import Settings, update_policy
+from rollbook.cli.main import cli
+from rollbook.core.errors import ArtifactError, ConfigError, RollbookError
+from rollbook.core.registry import build
+from rollbook.core.yaml import flow
+from rollbook.project.run.run import Run
+from rollbook.project.run.stored import StoredTable
+from rollbook.settings.params import parse_params
+from rollbook.settings.recipe import Recipe
+from rollbook.stages.update_policy import Settings, update_policy
+from rollbook.tables.artifacts import path_of, read_table, write_json, write_table
+from rollbook.tables.schemas.rollouts import IDS
+from rollbook.views.what_if import what_if
 from tests.builders import table
-from tests.unit.test_params import shipped
-from tests.unit.training.small import context, inputs_for, tables_for, write_policy
-from tests.unit.training.taught import taught
+from tests.unit.rl.training.small import context, inputs_for, tables_for, write_policy
+from tests.unit.rl.training.taught import taught
+from tests.unit.settings.test_params import shipped
 
 REWARDS = [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.5]]
 LENGTHS = [[1, 2, 3, 4], [1, 1, 1, 1], [2, 2, 9, 9]]
@@ -92,7 +92,7 @@ def _advantages(estimator: Any, rewards: list[float]) -> list[float]:
 
 
 def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(rollbook, ["what-if", *arguments])
+    return CliRunner().invoke(cli, ["what-if", *arguments])
 
 
 def test_the_same_recipe_gives_the_same_numbers(run: Run) -> None:
@@ -273,6 +273,6 @@ def test_missing_tables_and_missing_torch(run: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(RollbookError, match="torch is not installed"):
         what_if(run, "i0001", loss="gspo")
-    monkeypatch.setattr("pipeline.what_if.TABLES", ("prompts", "evaluations"))
+    monkeypatch.setattr("rollbook.views.what_if.TABLES", ("prompts", "evaluations"))
     with pytest.raises(ArtifactError, match="does not exist"):
         what_if(run, "i0001", loss="gspo")

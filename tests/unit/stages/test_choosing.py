@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts import path_of, read_facts, schema_of, write_table
-from pipeline.context import Context
-from pipeline.errors import ArtifactError, SchemaError
-from pipeline.estimation import draws_of
-from pipeline.stage import Output
-from pipeline.verifying.links import Ids
-from pipeline.verifying.places import Stored, StoredFile
+from rollbook.core.errors import ArtifactError, SchemaError
+from rollbook.project.stage import Output
+from rollbook.project.verify.links import Ids
+from rollbook.project.verify.places import Stored, StoredFile
+from rollbook.rl.context import Context
+from rollbook.rl.estimation import draws_of
+from rollbook.tables.artifacts import path_of, read_facts, schema_of, write_table
 from tests.unit.stages.test_compute_advantages import run, settings, tables
 
 REWARDS: list[float | None] = [0.8, 0.3, 0.6, 0.3, 1.0, 1.0, 1.0, 1.0, None, 0.0, 2.0, 0.0]

@@ -5,16 +5,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.advantages.base import AdvantageEstimator, AdvantageInputs, AdvantageOutputs
-from pipeline.artifacts import path_of, schema_of, write_folder
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.dependencies import dependencies_of
-from pipeline.errors import ArtifactError
-from pipeline.recipe_sections import ComputeAdvantages
-from pipeline.training.optimizer import OptimizerState, optimizer_state_writer
-from stages.compute_advantages import STAGE, Settings, WeightedColumn, compute_advantages
+from rollbook.components.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+)
+from rollbook.core.errors import ArtifactError
+from rollbook.project.dependencies import dependencies_of
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.training.optimizer import OptimizerState, optimizer_state_writer
+from rollbook.settings.recipe_sections import ComputeAdvantages
+from rollbook.stages.compute_advantages import STAGE, Settings, WeightedColumn, compute_advantages
+from rollbook.tables.artifacts import path_of, schema_of, write_folder
 from tests.builders import history_row, prompt_rows, rollout_rows, table, with_greedy
-from tests.unit.rewards.rows import reward
+from tests.unit.components.rewards.rows import reward
 
 IDS = ("rollout_id", "group_id", "prompt_id", "iteration")
 REWARDS = [0.8, 0.3, 0.6, 0.3, 1.0, 1.0, 1.0, 1.0, None, 0.0, 2.0, 0.0]
@@ -176,8 +180,8 @@ def test_depends_on_weights_but_not_on_the_code_of_rewards(project: Path) -> Non
         {"column": "reward_a", "weight": 1.0},
         {"column": "reward_b", "weight": 0.25},
     ]
-    assert "pipeline/advantages/group.py" in dependencies.code
-    assert "pipeline/rewards/format.py" not in dependencies.code
+    assert "rollbook/components/advantages/group.py" in dependencies.code
+    assert "rollbook/components/rewards/format.py" not in dependencies.code
 
 
 def numbers(table: pa.Table, name: str) -> list[Any]:

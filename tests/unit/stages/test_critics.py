@@ -11,22 +11,21 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline.artifacts import path_of, write_folder, write_table
-from pipeline.context import Context, Outputs
-from pipeline.policies.loading import load_model
-from pipeline.recipe_sections import UpdatePolicy
-from pipeline.registry import menu
-from pipeline.training.critic import CriticUpdate, open_critic
-from pipeline.training.critic_state import CriticState
-from pipeline.training.loop import PolicyUpdate
-from pipeline.training.optimizer import OptimizerState
-from pipeline.training.records import LoopSettings
-from pipeline.training.rows import training_rows
-from stages.measure_logprobs import Settings as MeasureSettings
-from stages.measure_logprobs import measure_logprobs
-from stages.update_policy import update_policy
-from tests.unit.stages.updates import settings_for
-from tests.unit.training.small import (
+from rollbook.components.policies.loading import load_model
+from rollbook.core.registry import menu
+from rollbook.rl.context import Context, Outputs
+from rollbook.rl.training.critic import CriticUpdate, open_critic
+from rollbook.rl.training.critic_state import CriticState
+from rollbook.rl.training.loop import PolicyUpdate
+from rollbook.rl.training.optimizer import OptimizerState
+from rollbook.rl.training.records import LoopSettings
+from rollbook.rl.training.rows import training_rows
+from rollbook.settings.recipe_sections import UpdatePolicy
+from rollbook.stages.measure_logprobs import Settings as MeasureSettings
+from rollbook.stages.measure_logprobs import measure_logprobs
+from rollbook.stages.update_policy import update_policy
+from rollbook.tables.artifacts import path_of, write_folder, write_table
+from tests.unit.rl.training.small import (
     context,
     inputs_for,
     settings_of,
@@ -34,7 +33,8 @@ from tests.unit.training.small import (
     weights,
     write_policy,
 )
-from tests.unit.training.taught import taught
+from tests.unit.rl.training.taught import taught
+from tests.unit.stages.updates import settings_for
 
 CPU = torch.device("cpu")
 ADVANTAGES = [[1.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, -0.3, -1.0, -0.7]]
@@ -71,7 +71,7 @@ def _keys(count: int) -> list[str]:
 
 
 def _digest(key: str) -> str:
-    from pipeline.artifacts import read_facts
+    from rollbook.tables.artifacts import read_facts
 
     return read_facts(path_of("policies", key)).content_hash
 
@@ -285,7 +285,7 @@ def test_what_an_update_says_of_its_critic(project: Path) -> None:
 
 
 def test_returns_are_needed(project: Path) -> None:
-    from pipeline.errors import TrainingError
+    from rollbook.core.errors import TrainingError
 
     write_policy()
     tables = tables_for(_digest("i0000"), ADVANTAGES)

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import path_of, write_folder, write_table
-from pipeline.config import EvaluatePolicy
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.errors import PolicyError, RewardError
-from pipeline.ids import prompt_id_of, seed_of
-from pipeline.params import parse_params
-from stages.evaluate_policy import STAGE, Settings, evaluate_policy
+from rollbook.core.errors import PolicyError, RewardError
+from rollbook.core.ids import prompt_id_of, seed_of
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.config import EvaluatePolicy
+from rollbook.settings.params import parse_params
+from rollbook.stages.evaluate_policy import STAGE, Settings, evaluate_policy
+from rollbook.tables.artifacts import path_of, write_folder, write_table
 from tests.builders import table
-from tests.unit.engines.models import RUNTIME, save_llama
+from tests.unit.components.engines.models import RUNTIME, save_llama
 
 SAMPLES = 3
 SETS = {"heldout": ["1+2=", "3+4="], "other": ["1+2=", "7+8="]}
@@ -161,10 +161,10 @@ def test_an_iteration_that_is_not_evaluated_costs_no_torch(inputs: Inputs) -> No
     assert outputs.metrics == {}
     write_table(outputs.tables["evaluations"], "evaluations", "i0002")
     code = (
-        "import sys, stages.evaluate_policy as e\n"
+        "import sys, rollbook.stages.evaluate_policy as e\n"
         "from tests.unit.stages.test_evaluate_policy import _settings, _data\n"
         "from tests.builders import table\n"
-        "from pipeline.context import Context, Inputs\n"
+        "from rollbook.rl.context import Context, Inputs\n"
         "e.evaluate_policy(_settings(wanted=False), Inputs({'data': table('data', _data())}), Context('i0001'))\n"
         "assert 'torch' not in sys.modules"
     )

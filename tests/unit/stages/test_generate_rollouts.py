@@ -4,17 +4,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts import path_of, read_folder, write_folder, write_table
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.ids import seed_of
-from pipeline.policies.byte_tokenizer import EOS_ID
-from pipeline.prompt_format import PromptFormat
-from pipeline.prompting import PromptRenderer
-from pipeline.recipe_sections import GenerateRollouts
-from pipeline.schemas.rollouts import SCHEMA
-from stages.generate_rollouts import Settings, generate_rollouts
+from rollbook.components.policies.byte_tokenizer import EOS_ID
+from rollbook.components.prompt_format import PromptFormat
+from rollbook.components.prompting import PromptRenderer
+from rollbook.core.ids import seed_of
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.recipe_sections import GenerateRollouts
+from rollbook.stages.generate_rollouts import Settings, generate_rollouts
+from rollbook.tables.artifacts import path_of, read_folder, write_folder, write_table
+from rollbook.tables.schemas.rollouts import SCHEMA
 from tests.builders import prompt_rows, table
-from tests.unit.engines.models import RUNTIME, save_llama
+from tests.unit.components.engines.models import RUNTIME, save_llama
 
 PROMPTS, GROUP_SIZE = 5, 3
 

@@ -3,15 +3,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import path_of, read_folder, write_folder, write_table
-from pipeline.config import Policy
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.errors import PolicyError
-from pipeline.policies.base import BasePolicy, CreatedPolicy
-from pipeline.policies.loading import check_policy_folder
-from pipeline.runtime import Runtime
-from pipeline.training.optimizer import read_optimizer_state
-from stages.init_policy import Settings, init_policy
+from rollbook.components.policies.base import BasePolicy, CreatedPolicy
+from rollbook.components.policies.loading import check_policy_folder
+from rollbook.core.errors import PolicyError
+from rollbook.core.runtime import Runtime
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.rl.training.optimizer import read_optimizer_state
+from rollbook.settings.config import Policy
+from rollbook.stages.init_policy import Settings, init_policy
+from rollbook.tables.artifacts import path_of, read_folder, write_folder, write_table
 from tests.builders import table
 from tests.unit.stages.test_evaluate_policy import _data
 

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts import path_of, read_table
-from pipeline.config import Params
-from pipeline.context import Outputs
-from pipeline.params import parse_params
+from rollbook.rl.context import Outputs
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params
+from rollbook.tables.artifacts import path_of, read_table
 from tests.in_process import make_base, train
-from tests.unit.test_params import shipped
+from tests.unit.settings.test_params import shipped
 
 RECIPES: dict[str, dict[str, Any]] = {
     "greedy": {

@@ -11,22 +11,20 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline.artifacts import path_of, read_facts, read_table, write_folder
-from pipeline.config import Params
-from pipeline.context import Outputs
-from pipeline.engines.base import GenerationRequest
-from pipeline.errors import PolicyError, TrainingError
-from pipeline.ids import BASE_KEY
-from pipeline.params import parse_params
-from pipeline.policies.loading import load_model
-from pipeline.training.checkpoint import load_for_training
-from pipeline.training.measure import measure
-from pipeline.training.rows import rows_of
-from stages.update_policy import update_policy
+from rollbook.components.engines.base import GenerationRequest
+from rollbook.components.policies.loading import load_model
+from rollbook.core.errors import PolicyError, TrainingError
+from rollbook.core.ids import BASE_KEY
+from rollbook.rl.context import Outputs
+from rollbook.rl.training.checkpoint import load_for_training
+from rollbook.rl.training.measure import measure
+from rollbook.rl.training.rows import rows_of
+from rollbook.settings.config import Params
+from rollbook.settings.params import parse_params
+from rollbook.stages.update_policy import update_policy
+from rollbook.tables.artifacts import path_of, read_facts, read_table, write_folder
 from tests.in_process import chain_of, make_base, train
-from tests.unit.stages.updates import settings_for
-from tests.unit.test_params import shipped
-from tests.unit.training.small import (
+from tests.unit.rl.training.small import (
     context,
     inputs_for,
     settings_of,
@@ -34,6 +32,8 @@ from tests.unit.training.small import (
     weights,
     write_policy,
 )
+from tests.unit.settings.test_params import shipped
+from tests.unit.stages.updates import settings_for
 
 LORA = {"rank": 4, "alpha": 8}
 UPDATE = {
@@ -185,11 +185,11 @@ def test_the_engine_and_the_trainer_see_one_policy(
 
 def test_prompts_are_rendered_as_for_the_base(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(long)
-    from pipeline.engines.base import Sampling
-    from pipeline.engines.transformers import Transformers
-    from pipeline.prompt_format import PromptFormat
-    from pipeline.prompting import PromptRenderer
-    from pipeline.runtime import Runtime
+    from rollbook.components.engines.base import Sampling
+    from rollbook.components.engines.transformers import Transformers
+    from rollbook.components.prompt_format import PromptFormat
+    from rollbook.components.prompting import PromptRenderer
+    from rollbook.core.runtime import Runtime
 
     adapter = path_of("policies", branch("lora", 5)[-1])
     whole, adapted = (

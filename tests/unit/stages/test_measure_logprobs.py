@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline.artifacts import path_of, write_table
-from pipeline.context import Outputs
-from pipeline.errors import TrainingError
-from pipeline.policies.loading import load_model
-from stages.measure_logprobs import Settings, measure_logprobs
-from tests.unit.training.small import (
+from rollbook.components.policies.loading import load_model
+from rollbook.core.errors import TrainingError
+from rollbook.rl.context import Outputs
+from rollbook.stages.measure_logprobs import Settings, measure_logprobs
+from rollbook.tables.artifacts import path_of, write_table
+from tests.unit.rl.training.small import (
     context,
     inputs_for,
     settings_of,
@@ -72,8 +72,8 @@ def test_nothing_is_measured_without_torch(project: Path) -> None:
     """In a process of its own: the empty table costs no import of torch."""
     code = (
         "import sys\n"
-        "from pipeline.context import Context, Inputs\n"
-        "from stages.measure_logprobs import Settings, measure_logprobs\n"
+        "from rollbook.rl.context import Context, Inputs\n"
+        "from rollbook.stages.measure_logprobs import Settings, measure_logprobs\n"
         "settings = Settings(needs_old=False, needs_reference=False, critic=None,"
         " precision='float32', micro_batch_tokens=99, share_prompts=True, temperature=1.0)\n"
         "outputs = measure_logprobs(settings, Inputs(), Context('i0001'))\n"

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts import read_table, write_table
-from pipeline.config import Data
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.errors import DataError
-from pipeline.ids import prompt_id_of
-from stages.prepare_data import Settings, prepare_data
+from rollbook.core.errors import DataError
+from rollbook.core.ids import prompt_id_of
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.config import Data
+from rollbook.stages.prepare_data import Settings, prepare_data
+from rollbook.tables.artifacts import read_table, write_table
 
 
 def run(train: Any, evaluation: Any = None, context: Context | None = None, **data: Any) -> Outputs:
@@ -173,7 +173,7 @@ def test_nothing_left_to_train_on(project: Path) -> None:
 
 def test_a_source_of_ones_own_is_checked(project: Path) -> None:
     Path("mine.py").write_text(
-        "from pipeline.sources.base import Source\n"
+        "from rollbook.components.sources.base import Source\n"
         "class Mine(Source):\n"
         "    content: str = 'x'\n"
         "    def records(self, role, split_seed):\n"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import schema_of
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.errors import DataError
-from pipeline.ids import prompt_id_of
-from pipeline.recipe_sections import PreparePrompts
-from stages.prepare_prompts import Settings, prepare_prompts
+from rollbook.core.errors import DataError
+from rollbook.core.ids import prompt_id_of
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.recipe_sections import PreparePrompts
+from rollbook.stages.prepare_prompts import Settings, prepare_prompts
+from rollbook.tables.artifacts import schema_of
 from tests.builders import history_row, table
 from tests.policy_folders import CHATML, byte_level, saved
 
@@ -236,7 +236,7 @@ def test_the_stage_imports_no_model_code() -> None:
     import sys
 
     code = (
-        "import sys, stages.prepare_prompts, stages.prepare_data; "
+        "import sys, rollbook.stages.prepare_prompts, rollbook.stages.prepare_data; "
         "print([m for m in ('torch', 'transformers', 'datasets', 'polars', 'pandas', 'mlflow') if m in sys.modules])"
     )
     result = subprocess.run(

@@ -2,8 +2,8 @@ import csv
 import json
 from pathlib import Path
 
-from stages.report import report
-from tests.unit.tracking.project import Project
+from rollbook.stages.report import report
+from tests.unit.views.mlflow.project import Project
 
 
 def test_summary_and_curves_are_written_the_same_every_time(project: Path) -> None:

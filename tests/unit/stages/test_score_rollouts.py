@@ -4,12 +4,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts import schema_of
-from pipeline.context import Context, Inputs, Outputs
-from pipeline.errors import ArtifactError, RewardError
-from pipeline.recipe_sections import ScoreRollouts
-from pipeline.runtime import Runtime
-from stages.score_rollouts import Settings, score_rollouts
+from rollbook.core.errors import ArtifactError, RewardError
+from rollbook.core.runtime import Runtime
+from rollbook.rl.context import Context, Inputs, Outputs
+from rollbook.settings.recipe_sections import ScoreRollouts
+from rollbook.stages.score_rollouts import Settings, score_rollouts
+from rollbook.tables.artifacts import schema_of
 from tests.builders import prompt_rows, rollout_rows, table, with_greedy
 
 # 1+2, 2+3 and 3+4; the second group is solved

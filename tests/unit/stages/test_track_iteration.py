@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError
-from stages.track_iteration import track_iteration
-from tests.unit.tracking.project import Project
+from rollbook.core.errors import ConfigError
+from rollbook.stages.track_iteration import track_iteration
+from tests.unit.views.mlflow.project import Project
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.artifacts import path_of, read_folder, read_table, write_folder, write_table
-from pipeline.coefficients import AdaptiveKl, KlCoefficient
-from pipeline.context import Outputs
-from pipeline.errors import TrainingError
-from pipeline.recipe_correction import Rejection, RolloutCorrection
-from stages.update_policy import Settings, update_policy
-from tests.unit.training.small import (
+from rollbook.components.coefficients import AdaptiveKl, KlCoefficient
+from rollbook.core.errors import TrainingError
+from rollbook.rl.context import Outputs
+from rollbook.settings.recipe_correction import Rejection, RolloutCorrection
+from rollbook.stages.update_policy import Settings, update_policy
+from rollbook.tables.artifacts import path_of, read_folder, read_table, write_folder, write_table
+from tests.unit.rl.training.small import (
     context,
     inputs_for,
     settings_of,
@@ -112,11 +112,11 @@ def test_resuming_from_folders_is_exact(project: Path) -> None:
     """Two iterations with everything saved and loaded between them equal two in one process."""
     import torch
 
-    from pipeline.policies.loading import load_model
-    from pipeline.training.loop import PolicyUpdate
-    from pipeline.training.optimizer import OptimizerState
-    from pipeline.training.records import LoopSettings
-    from pipeline.training.rows import training_rows
+    from rollbook.components.policies.loading import load_model
+    from rollbook.rl.training.loop import PolicyUpdate
+    from rollbook.rl.training.optimizer import OptimizerState
+    from rollbook.rl.training.records import LoopSettings
+    from rollbook.rl.training.rows import training_rows
 
     digest = write_policy().content_hash
     options = {"optimizer_steps": 2, "weight_decay": 0.1, "warmup_steps": 3}
@@ -273,7 +273,7 @@ def test_on_policy_nothing_is_clipped(project: Path) -> None:
 
 def _with_logprobs(tables: dict[str, pa.Table], **values: float | None) -> dict[str, pa.Table]:
     """Adds a logprobs table with one number for all tokens of a column."""
-    from pipeline.artifacts import schema_of
+    from rollbook.tables.artifacts import schema_of
 
     rollouts = tables["rollouts"]
     lengths = [len(ids) for ids in rollouts["completion_token_ids"].to_pylist()]
@@ -502,7 +502,7 @@ def test_bnpo_counts_rows_without_trained_tokens_on_both_sides(project: Path) ->
 def test_weights_that_are_not_finite_stop_the_update(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.training import loop
+    from rollbook.rl.training import loop
 
     monkeypatch.setattr(loop, "learning_rate_at", lambda *_: math.inf)
     with pytest.raises(TrainingError, match=r"the weights .* are not finite; nothing was written"):

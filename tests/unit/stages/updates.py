@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.recipe_sections import UpdatePolicy
-from stages.update_policy import Settings
+from rollbook.settings.recipe_sections import UpdatePolicy
+from rollbook.stages.update_policy import Settings
 
 
 def settings_for(update: UpdatePolicy) -> Settings:

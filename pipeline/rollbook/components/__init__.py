@@ -1,0 +1,1 @@
+"""The menu: what users add to, one file each, and what its files share."""

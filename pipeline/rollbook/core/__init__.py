@@ -1,0 +1,1 @@
+"""Errors, components, ids, hashes, files and processes: knows no RL and no DVC."""

@@ -1,0 +1,67 @@
+"""Whose code runs: that of a checkout of Rollbook in the checkout, the installed one everywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollbook.core.errors import RollbookError
+
+SOURCES = Path(__file__).resolve().parents[2]
+"""The folder that this package is imported from."""
+
+
+def source_root(folder: Path) -> Path | None:
+    """The source root of a checkout of Rollbook; None for a folder that is none, whatever its `pipeline/` holds."""
+    root = folder.absolute() / "pipeline"
+    return root if (root / "rollbook" / "core" / "own_code.py").is_file() else None
+
+
+def has_old_names(folder: Path) -> bool:
+    """Whether a folder holds code of a commit from before Rollbook's modules were called `rollbook.…`."""
+    return source_root(folder) is None and (folder / "pipeline" / "stage.py").is_file()
+
+
+def path_in_checkout(name: str) -> Path:
+    """Where a file lies in a checkout that holds it, by its name in digests."""
+    if name.startswith("rollbook/stages/"):
+        return Path(name.removeprefix("rollbook/"))
+    return Path("pipeline", name) if name.startswith("rollbook/") else Path(name)
+
+
+def variables_for(folder: Path) -> dict[str, str]:
+    """Environment variables under which a program started in `folder` imports the checkout's code there, if it has
+    any."""
+    if (root := source_root(folder)) is None:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
+
+
+def prefer_own_code(module: str, arguments: Sequence[str]) -> None:
+    """In a checkout of Rollbook, starts this program again with the checkout's code unless that runs already.
+
+    Args:
+        module: that the program is run as.
+        arguments: of the program.
+
+    Raises:
+        RollbookError: if Python does not import it even so.
+    """
+    root = source_root(Path())
+    if root is None or root.resolve() == SOURCES:
+        return
+    if str(root) in sys.path or sys.flags.ignore_environment:
+        raise RollbookError(
+            f"this project has code of its own ({root}), and Python imports that of {SOURCES}",
+            "start it without the options -E and -I of Python",
+        )
+    variables = {**os.environ, **variables_for(Path())}
+    os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], variables)
+
+
+def search_project_last() -> None:
+    """Makes modules of the project importable for its own components, behind everything that is installed."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))

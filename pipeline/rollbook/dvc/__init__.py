@@ -1,0 +1,1 @@
+"""DVC's files and traps: lock files, the cache, running steps, the fork server."""

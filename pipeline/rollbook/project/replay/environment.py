@@ -1,0 +1,86 @@
+"""What a step ran on: the runtime to give it again, what is otherwise now, whether exact numbers can be promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollbook.project.replay.verdict import EnvironmentChange, Tolerance
+
+INEXACT_NUMBERS = 1e-4
+"""Of tables and metrics where another processor or a GPU adds up in another order. At most 3e-6 was measured between
+processors (reports/determinism.md); GPUs were not measured."""
+INEXACT_WEIGHTS = 1e-3
+"""Of policies and optimizer states there. At most 6e-5 was measured, after 16 steps of Adam, which turns a rounding of
+a gradient near 0 into a step as long as any other."""
+ALWAYS_NAMED = ("python", "platform", "cpu", "cpu_count")
+"""Facts of `environment` in run_info that are compared one by one."""
+
+
+def recorded_runtime(info: Mapping[str, Any]) -> dict[str, Any]:
+    """`runtime` of params.yaml that gives a step what it ran with: the threads and the device that `auto` meant then.
+
+    Args:
+        info: run_info of the step.
+    """
+    runtime = dict(info["runtime"])
+    threads = runtime.pop("threads_used", None)
+    if threads is not None:  # torch was used
+        runtime["threads"] = threads
+        if runtime.get("device", "auto") == "auto":
+            runtime["device"] = "cuda" if info["environment"].get("gpus") else "cpu"
+    return runtime
+
+
+def ran_on(info: Mapping[str, Any]) -> str:
+    """Torch, processor and threads of a step, in words."""
+    torch = info["environment"].get("packages", {}).get("torch")
+    where = f"{info['environment'].get('cpu')}, {info['runtime'].get('threads_used')} threads"
+    return f"torch {torch} on {where}"
+
+
+def environment_changes(
+    then: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[EnvironmentChange]:
+    """What is not as it was when the step ran, from both run_info: packages, interpreter, processor, threads, devices.
+
+    Host names do not count. Threads are None where torch was not imported, and a step that computes nothing with it
+    imports it or not, as it is forked or not.
+    """
+    before, after = then["environment"], now["environment"]
+    old, new = before.get("packages", {}), after.get("packages", {})
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield EnvironmentChange(
+                f"package {name}", old.get(name, "not there"), new.get(name, "not there")
+            )
+    for name in ALWAYS_NAMED:
+        if before.get(name) != after.get(name):
+            yield EnvironmentChange(name, str(before.get(name)), str(after.get(name)))
+    for name, was, is_now in (
+        ("gpus", before.get("gpus", []), after.get("gpus", [])),
+        ("threads", then["runtime"].get("threads_used"), now["runtime"].get("threads_used")),
+    ):
+        if None not in (was, is_now) and was != is_now:
+            yield EnvironmentChange(name, _shown(was), _shown(is_now))
+
+
+def tolerance_of(then: Mapping[str, Any], now: Mapping[str, Any], asked: float | None) -> Tolerance:
+    """What numbers are judged by: what was asked for, else exactly, but where that cannot be promised.
+
+    Args:
+        then, now: run_info of the step and of its replay.
+        asked: by the user.
+    """
+    if asked is not None:
+        return Tolerance(asked, asked, "asked for" if asked else "")
+    before, after = then["environment"], now["environment"]
+    if before.get("gpus") or after.get("gpus"):
+        return Tolerance(INEXACT_NUMBERS, INEXACT_WEIGHTS, "computed on a GPU")
+    if before.get("cpu") != after.get("cpu"):
+        return Tolerance(INEXACT_NUMBERS, INEXACT_WEIGHTS, "computed on another processor")
+    return Tolerance()
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

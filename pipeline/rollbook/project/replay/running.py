@@ -1,0 +1,205 @@
+"""Runs a finished step again in a scratch folder: the recorded command on the recorded inputs, code and settings."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollbook.core.errors import ArtifactError, RollbookError
+from rollbook.core.hashing import short
+from rollbook.core.own_code import has_old_names
+from rollbook.core.process import exclusive
+from rollbook.core.scratch import SCRATCH
+from rollbook.dvc.fork_client import STAGES
+from rollbook.dvc.lock import Entry
+from rollbook.project.plan_file import ONCE_STAGES, PLAN_FILE, RESCORES
+from rollbook.project.replay.choosing import Choice, Options
+from rollbook.project.replay.code_trees import CodeTrees
+from rollbook.project.replay.differing import other_labels
+from rollbook.project.replay.environment import environment_changes, recorded_runtime, tolerance_of
+from rollbook.project.replay.judging import Judge
+from rollbook.project.replay.programs import output_of
+from rollbook.project.replay.replies import put_replies, refuse_unrecorded
+from rollbook.project.replay.settings import write_params
+from rollbook.project.replay.steps import label_of, stage_of, was_read
+from rollbook.project.replay.stored import StoredArtifacts
+from rollbook.project.replay.verdict import Outcome, StepVerdict, worst
+from rollbook.settings.sealed import read_sealed
+from rollbook.tables.artifacts import FOLDERS, path_of, read_json, write_json
+
+FOLDER = SCRATCH / "replay"
+"""Inside of DVC's own folder, where DVC does not look for pipelines."""
+SAY_DIGEST = (
+    "import sys; from rollbook.settings.params import read_params; from rollbook.project.plan import planned; "
+    "print(planned(read_params(), *sys.argv[1:]).digest)"
+)
+"""The digest that `check` would plan with the code in the current folder."""
+SAY_OLD_DIGEST = (
+    "import sys; from pipeline.params import read_params; from pipeline.plan import planned; "
+    "print(planned(read_params(), *sys.argv[1:]).digest)"
+)
+"""The same where the code has its old names."""
+
+
+@contextlib.contextmanager
+def replaying(options: Options, keep: bool = False) -> Iterator[Replayer]:
+    """Makes a scratch folder for replays, and removes it.
+
+    Args:
+        options: how to replay.
+        keep: whether the folder stays, until the next replay.
+
+    Raises:
+        ArtifactError: if another replay is going on in this project.
+    """
+    with exclusive(SCRATCH / "locks" / "replay.lock", "rollbook replay"):
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
+        try:
+            yield Replayer(options)
+        finally:
+            if not keep:
+                shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+class Replayer:
+    """Replays steps, one after the other."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._choice = Choice(options, CodeTrees(FOLDER / "code"))
+        self._stored = StoredArtifacts(FOLDER / "fetched", options.revision.is_workspace)
+
+    def replay(self, entry: Entry) -> StepVerdict:
+        """Runs one step again and compares. What keeps it from running is the verdict's `problem`."""
+        label = label_of(entry)
+        started = time.perf_counter()
+        try:
+            verdict = self._replay(entry, label)
+        except RollbookError as error:
+            problem = error.line
+            verdict = StepVerdict(label, Outcome.NOT_REPLAYED, problem)
+        return replace(verdict, seconds=round(time.perf_counter() - started, 3))
+
+    def _replay(self, entry: Entry, label: str) -> StepVerdict:
+        info = self._info(entry)
+        setting = self._choice.setting(entry, info)
+        runtime = recorded_runtime(info)
+        if self._options.device:
+            runtime["device"] = self._options.device
+        folder = setting.tree.folder
+        shutil.rmtree(folder / PLAN_FILE.parent, ignore_errors=True)
+        judge = Judge(self._stored, folder, FOLDER / "recorded")
+        self._put_inputs(entry, info, folder)
+        put_replies(entry, info["code"], self._stored, setting.tree)
+        write_params(setting.raw, runtime, folder)
+        write_json(_plan(entry, setting.digest or self._digest(entry, folder)), folder / PLAN_FILE)
+        try:
+            self._run(entry, info, folder)
+        except RollbookError as error:
+            refuse_unrecorded(setting.tree)
+            if str(runtime.get("device")).startswith("cuda") and not self._options.device:
+                hint = "it ran on a GPU; with --device cpu it is computed here and judged with a tolerance"
+                raise RollbookError(error.message, hint) from None
+            raise
+        refuse_unrecorded(setting.tree)
+        now = read_json(folder / stage_of(entry).run_info_path(entry.key))
+        if read_otherwise := other_labels(now["inputs"], info["inputs"]):
+            raise ArtifactError(
+                f"{', '.join(read_otherwise)} of {label}: what the lock file names is not what the step read then",
+                "`rollbook verify` says which of both was changed",
+            )
+        tolerance = tolerance_of(info, now, self._options.tolerance)
+        outputs = judge.outputs(entry, info, tolerance)
+        return StepVerdict(
+            step=label,
+            outcome=worst(each.comparison.outcome for each in outputs),
+            outputs=outputs,
+            tolerance=tolerance,
+            environment=tuple(environment_changes(info, now)),
+            code_since=setting.code_since,
+            code=setting.tree.said,
+            settings=setting.settings,
+            notes=(*_taken_over(entry, info), *setting.notes, *judge.altered_inputs(entry, info)),
+            seconds_then=float(info["seconds"]["total"]),
+        )
+
+    def _info(self, entry: Entry) -> dict[str, Any]:
+        """The step's run_info, as it was recorded."""
+        path = stage_of(entry).run_info_path(entry.key).as_posix()
+        if path not in entry.outputs:
+            raise ArtifactError(
+                f"{label_of(entry)}: its lock entry names no {path}", "run `dvc repro`"
+            )
+        target = FOLDER / "run_info" / entry.outputs[path]
+        if not target.exists():
+            self._stored.put(path, entry.outputs[path], target)
+        return read_json(target)
+
+    def _digest(self, entry: Entry, folder: Path) -> str:
+        """What `check` plans for the step with the code and params.yaml in `folder`."""
+        asked = [entry.stage, entry.key, *filter(None, [entry.rescore])]
+        code = SAY_OLD_DIGEST if has_old_names(folder) else SAY_DIGEST
+        return output_of([sys.executable, "-c", code, *asked], folder).strip()
+
+    def _put_inputs(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
+        """Everything the step read. A base policy that no adapter needed is left out."""
+        for path, md5 in entry.inputs.items():
+            if not was_read(path, entry, info):
+                continue
+            try:
+                self._stored.put(path, md5, folder / path)
+            except ArtifactError:
+                self._refuse_pruned(Path(path))
+                raise
+
+    def _refuse_pruned(self, path: Path) -> None:
+        """Raises ArtifactError with the way to make it again if sealing removed a policy or optimizer state."""
+        key = path.name
+        item = read_sealed(self._options.revision.root).get(key)
+        if item is not None and not item.kept and path in [path_of(kind, key) for kind in FOLDERS]:
+            raise ArtifactError(
+                f"{path}: was pruned when {item.part} was sealed, and no remote has it",
+                f"`rollbook seal --rebuild {key}` makes it again",
+            ) from None
+
+    def _run(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
+        """The recorded command, under this interpreter.
+
+        Raises:
+            RollbookError: with what the program said, if it fails.
+        """
+        python, *arguments = shlex.split(info["command"])
+        option, module, *more = arguments[arguments[:1] == ["-P"] :]
+        if python != "python" or option != "-m" or not module.startswith(STAGES):
+            raise ArtifactError(f"{info['command']!r} is no command of a stage")
+        if has_old_names(folder):
+            command = ["-m", module, *more]
+        else:
+            command = ["-P", "-m", f"rollbook.stages.{module.rpartition('.')[2]}", *more]
+        output_of([sys.executable, *command], folder, entry.stage)
+
+
+def _taken_over(entry: Entry, info: Mapping[str, Any]) -> Iterator[str]:
+    """Says that the lock entry names other settings and code than the step ran with."""
+    if entry.digest not in (None, info["digest"]):
+        yield (
+            f"it ran with settings and code {short(info['digest'])}, and is replayed with them; its lock entry "
+            f"says {short(str(entry.digest))}: `dvc commit` took the result over without running it again"
+        )
+
+
+def _plan(entry: Entry, digest: str) -> dict[str, Any]:
+    """A plan.json that knows this one step."""
+    if entry.stage in ONCE_STAGES:
+        return {entry.stage: digest}
+    if entry.rescore:
+        return {RESCORES: {entry.rescore: {entry.key: digest}}}
+    return {entry.key: {entry.stage: digest}}

@@ -1,0 +1,1 @@
+"""The one read model of a run; see `rollbook.project.run.run`."""

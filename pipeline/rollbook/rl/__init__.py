@@ -1,0 +1,1 @@
+"""From prompts to a new policy, over tables in memory."""

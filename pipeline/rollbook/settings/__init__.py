@@ -1,0 +1,1 @@
+"""params.yaml, typed: recipes, presets, examples, sealed iterations."""

@@ -1,0 +1,1 @@
+"""Typed artifacts, and the only place that opens one."""

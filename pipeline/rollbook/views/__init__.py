@@ -1,0 +1,1 @@
+"""What only looks at a run: pages, checks, comparisons, lineage, MLflow, exports."""

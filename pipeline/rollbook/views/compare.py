@@ -1,0 +1,548 @@
+"""Two policies side by side, of one project or of two revisions of it: settings, curves, a test on the same prompts.
+
+Read from git, reports/curves.csv and the evaluation tables of the two; no policy is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rollbook.core.component import Model
+from rollbook.core.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
+from rollbook.core.field_docs import meaning_of
+from rollbook.core.hashing import short
+from rollbook.core.ids import BASE_KEY, ITERATION_KEY
+from rollbook.core.yaml import flow
+from rollbook.project.off_lock import off_lock
+from rollbook.project.report import curves_of
+from rollbook.project.run.curves import CURVES_FILE
+from rollbook.project.run.revisions import commit_of, revision_of
+from rollbook.project.run.run import Run
+from rollbook.project.run.store import WORKSPACE
+from rollbook.rl.evaluation import RIGHT_FROM, Z95, interval, paired_difference, prompt_means
+from rollbook.rl.recipe_diff import Difference, differences
+from rollbook.settings.config import PARAMS_FILE, Params
+from rollbook.tables.artifacts import finite
+
+COMMAND = "rollbook compare"
+NUMBERS = ("prompt_id", "set", "greedy", "sample_index", "reward")
+TEXTS = ("prompt", "reference_answer", "text")
+
+Means = tuple[Mapping[str, float], Mapping[str, float]]
+"""Of either side: mean reward of the sampled answers by prompt."""
+Row = Mapping[str, Any]
+"""One of `rollbook.project.report.curve_rows`."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared.
+
+    Attributes:
+        revision: where it is from.
+        key: the iteration whose policy is evaluated last.
+        rows: of the curves, those of its chain of policies, by step.
+    """
+
+    revision: Run
+    key: str
+    rows: Sequence[Row]
+
+    @property
+    def params(self) -> Params:
+        return self.revision.params
+
+    @cached_property
+    def chain(self) -> list[str]:
+        """Iterations from the first up to `key`."""
+        return self.params.chain(self.key)
+
+    @property
+    def recipe(self) -> str:
+        """That the policy was trained under; empty for the base policy."""
+        return self.params.every_iteration[self.key].recipe if self.chain else ""
+
+    @property
+    def shown(self) -> str:
+        """Such as `i0006 of HEAD~1 (3f2a9c11)`."""
+        return f"{self.key} of {self.revision.shown}"
+
+    @cached_property
+    def evaluations(self) -> pa.Table:
+        """NUMBERS of the final evaluation."""
+        return self.revision.table("evaluations", self.key).all(NUMBERS)
+
+    def digest(self, key: str) -> str | None:
+        """What DVC recorded of the policy of one of its iterations; None if the workspace holds that of another run."""
+        if key in self._made_otherwise:
+            return None
+        return self.revision.md5("policies", key) or None
+
+    @cached_property
+    def _made_otherwise(self) -> set[str]:
+        """Iterations whose update in the workspace is of another run than dvc.lock names."""
+        if not self.revision.is_workspace:
+            return set()
+        updates = (step.split("@") for step in off_lock(self.revision, self.chain))
+        return {key for stage, key in updates if stage == "update_policy"}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps of both chains that ran under the same two recipes.
+
+    Attributes:
+        first, last: the steps, counted from 1.
+        names: of the recipes in either params.yaml.
+        settings: what differs between them.
+    """
+
+    first: int
+    last: int
+    names: tuple[str, str]
+    settings: Sequence[Difference]
+
+
+@dataclass(frozen=True)
+class Test:
+    """The final evaluation of a set, on the prompts that both have answered.
+
+    Attributes:
+        set: its name.
+        prompts: of the first, of the second, and in common.
+        means: of prompt means over the sampled answers, on the prompts in common.
+        difference, low, high: second less first, and its 95 % interval; NaN with fewer than two prompts.
+        better, worse: prompts with a higher and with a lower mean in the second.
+    """
+
+    set: str
+    prompts: tuple[int, int, int]
+    means: tuple[float, float]
+    difference: float
+    low: float
+    high: float
+    better: int
+    worse: int
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, normal: how often chance alone would differ at least as much; NaN where there is no interval."""
+        deviation = (self.high - self.low) / (2 * Z95)
+        if deviation == 0:
+            return 0.0 if self.difference else 1.0
+        return math.erfc(abs(self.difference) / deviation / math.sqrt(2))
+
+
+@dataclass(frozen=True)
+class ComparedAnswer:
+    """What a policy said to a prompt: its mean reward, and the first sampled answer that stands on that side."""
+
+    mean: float
+    text: str
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A prompt that one of the two answers right and the other wrong."""
+
+    set: str
+    prompt_id: str
+    prompt: str
+    reference_answer: str | None
+    answers: tuple[ComparedAnswer, ComparedAnswer]
+
+    @property
+    def became_right(self) -> bool:
+        return self.answers[1].mean >= RIGHT_FROM
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that `rollbook compare` shows.
+
+    Attributes:
+        sides: the two.
+        shared: leading iterations whose policies are the same, byte for byte, in both.
+        settings: what differs outside of the recipes.
+        stretches: recipes by step.
+        last_recipes: what differs between the recipes that the two policies themselves were trained under; empty where
+            their chains are equally long, since the last stretch says it.
+        evaluated_alike: whether the settings of evaluate_policy are the same.
+        tests: by set that both were evaluated on.
+        became_right, became_wrong: how many prompts changed sides.
+        changed: those of them that moved most.
+    """
+
+    sides: tuple[Side, Side]
+    shared: Sequence[str]
+    settings: Sequence[Difference]
+    stretches: Sequence[Stretch]
+    last_recipes: Sequence[Difference]
+    evaluated_alike: bool
+    tests: Sequence[Test]
+    became_right: int
+    became_wrong: int
+    changed: Sequence[Changed]
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values; numbers that are not finite are null."""
+        found: dict[str, Any] = {
+            "sides": [
+                {
+                    "name": side.revision.name,
+                    "commit": side.revision.commit or None,
+                    "policy": side.key,
+                    "chain": side.chain,
+                    "curves": list(side.rows),
+                }
+                for side in self.sides
+            ],
+            "same_policies": list(self.shared),
+            "settings": [_setting(each) for each in self.settings],
+            "recipes": [
+                {
+                    "steps": [each.first, each.last],
+                    "names": each.names,
+                    "settings": [_setting(setting) for setting in each.settings],
+                }
+                for each in self.stretches
+            ],
+            "last_recipes": [_setting(each) for each in self.last_recipes],
+            "evaluated_alike": self.evaluated_alike,
+            "evaluation": [
+                {
+                    "set": each.set,
+                    "prompts": dict(zip(("a", "b", "common"), each.prompts, strict=True)),
+                    "means": list(each.means),
+                    "difference": each.difference,
+                    "low": each.low,
+                    "high": each.high,
+                    "p_value": each.p_value,
+                    "better": each.better,
+                    "worse": each.worse,
+                }
+                for each in self.tests
+            ],
+            "became_right": self.became_right,
+            "became_wrong": self.became_wrong,
+            "changed": [
+                {
+                    "set": each.set,
+                    "prompt_id": each.prompt_id,
+                    "prompt": each.prompt,
+                    "reference_answer": each.reference_answer,
+                    "answers": [
+                        {"mean": answer.mean, "text": answer.text, "reward": answer.reward}
+                        for answer in each.answers
+                    ],
+                }
+                for each in self.changed
+            ],
+        }
+        return finite(found)
+
+
+def _setting(each: Difference) -> dict[str, Any]:
+    return {"place": each.place, "values": list(each.values), "meaning": each.meaning}
+
+
+def side_of(run: Run, text: str) -> Side:
+    """What one argument of `rollbook compare` names.
+
+    Args:
+        run: of the workspace.
+        text: an iteration or a recipe of the workspace, a git revision or experiment, `workspace`, or `<revision>:`
+            with an iteration or recipe of that. Of a recipe it is the latest policy trained under it that is
+            evaluated; without either, the last one that is evaluated there.
+
+    Raises:
+        RollbookError: if there is no such revision, iteration or recipe, or nothing is evaluated there.
+        ConfigError: if it names both something of the workspace and a revision.
+    """
+    name, colon, what = text.rpartition(":")
+    if not colon:
+        _refuse_ambiguous(run, text)
+        of_workspace = _is_of_workspace(run, text) or _is_no_revision(text)
+        name, what = (WORKSPACE, text) if of_workspace else (text, "")
+    revision = run if name == WORKSPACE else revision_of(name)
+    rows = _curves(revision)
+    evaluated = list(dict.fromkeys(row["iteration"] for row in rows if row["set"]))
+    key = _named(what, revision, evaluated)
+    chain = {BASE_KEY, *revision.params.chain(key)}
+    return Side(revision, key, [row for row in rows if row["iteration"] in chain])
+
+
+def _named(what: str, revision: Run, evaluated: Sequence[str]) -> str:
+    """The evaluated iteration that is asked for, itself or by its recipe; the last one of a revision alone."""
+    every, recipes = revision.params.every_iteration, _recipes_of(revision.params)
+    if what in {"", BASE_KEY, *every}:
+        if not evaluated or (what and what not in evaluated):
+            raise ArtifactError(
+                f"{what or 'nothing'} of {revision.shown} is {'not ' if what else ''}evaluated",
+                f"evaluated are: {', '.join(evaluated) or 'none'}; `dvc repro` evaluates what is missing",
+            )
+        return what or evaluated[-1]
+    if what not in recipes:
+        known = nearest(what, [BASE_KEY, *every, *recipes])
+        said = f"{revision.shown} has no iteration or recipe {what!r}; {known}"
+        raise ConfigError([Problem("", said)], COMMAND)
+    under = [key for key, item in every.items() if item.recipe == what]
+    found = [key for key in evaluated if key in under]
+    if not found:
+        raise ArtifactError(
+            f"no policy of {revision.shown} was trained under recipe {what!r} and evaluated",
+            f"iterations under it: {', '.join(under) or 'none'}; `rollbook recipe diff {what} OTHER` compares settings "
+            "alone",
+        )
+    return found[-1]
+
+
+def compare(first: Side, second: Side, examples: int) -> Comparison:
+    """Compares two policies and how they came to be.
+
+    Args:
+        first, second: the two.
+        examples: prompts that changed sides, at most.
+
+    Raises:
+        ArtifactError: if the final evaluation of one is not on this machine, or damaged.
+        ConfigError: if today's Rollbook cannot read the params.yaml of one.
+    """
+    sides = (first, second)
+    means = {name: _means(sides, name) for name in _sets_of_both(sides)}
+    moved = sorted(
+        (
+            (name, prompt)
+            for name, (before, after) in means.items()
+            for prompt in before.keys() & after.keys()
+            if (before[prompt] >= RIGHT_FROM) != (after[prompt] >= RIGHT_FROM)
+        ),
+        key=lambda each: (-abs(_gain(means, *each)), each),
+    )
+    became_right = sum(_gain(means, *each) > 0 for each in moved)
+    evaluation = differences(first.params.evaluate_policy, second.params.evaluate_policy)
+    return Comparison(
+        sides,
+        shared=_shared(sides),
+        settings=[*_run_settings(sides), *_below("evaluate_policy", evaluation)],
+        stretches=_stretches(sides),
+        last_recipes=_last_recipes(sides),
+        evaluated_alike=not evaluation,
+        tests=[_test(sides, name, found) for name, found in means.items()],
+        became_right=became_right,
+        became_wrong=len(moved) - became_right,
+        changed=_changed(sides, means, moved[:examples]),
+    )
+
+
+def _refuse_ambiguous(run: Run, text: str) -> None:
+    """An experiment is easily called like the recipe that it tries."""
+    if not _is_of_workspace(run, text):
+        return
+    try:
+        commit = commit_of(text)
+    except RollbookError:
+        return
+    what = f"{text!r} is of the workspace and also names the revision {short(commit)}"
+    hint = f"say {WORKSPACE}:{text}, or {text}: for the revision"
+    raise ConfigError([Problem("", f"{what}; {hint}")], COMMAND)
+
+
+def _is_no_revision(text: str) -> bool:
+    """Whether it is written as an iteration is, and git knows no such name: the one meant is not there."""
+    if not (PARAMS_FILE.exists() and ITERATION_KEY.fullmatch(text)):
+        return False
+    try:
+        commit_of(text)
+    except RollbookError:
+        return True
+    return False
+
+
+def _is_of_workspace(run: Run, text: str) -> bool:
+    """Whether it is an iteration or a recipe of today's params.yaml."""
+    if not PARAMS_FILE.exists():
+        return False
+    try:
+        params = run.params
+    except ConfigError:
+        if ITERATION_KEY.fullmatch(text):
+            raise
+        return False  # revisions can be compared all the same
+    return text in {BASE_KEY, *params.every_iteration, *_recipes_of(params)}
+
+
+def _recipes_of(params: Params) -> set[str]:
+    """Names of recipes, those that only sealed iterations know too."""
+    return {*params.recipes, *(item.recipe for item in params.every_iteration.values())}
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def _curves(revision: Run) -> list[dict[str, Any]]:
+    """As they are on disk; of a commit, or where metrics were not pulled, as git has them in curves.csv.
+
+    Raises:
+        ArtifactError: if there is neither, or a file is damaged.
+    """
+    found = curves_of(revision)
+    if not found:
+        raise ArtifactError(
+            f"{CURVES_FILE}: {revision.shown} has none", "only a finished and committed run has one"
+        )
+    return found
+
+
+def _shared(sides: tuple[Side, Side]) -> list[str]:
+    found: list[str] = []
+    for one, other in zip(*(side.chain for side in sides), strict=False):
+        digests = (sides[0].digest(one), sides[1].digest(other))
+        if one != other or None in digests or digests[0] != digests[1]:
+            break
+        found.append(one)
+    return found
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def _run_settings(sides: tuple[Side, Side]) -> Iterator[Difference]:
+    """What all iterations of a run have in common: seed, data, base policy."""
+    one, two = (side.params for side in sides)
+    fields: list[tuple[Model, Model, str, str]] = [(one, two, "", "seed")]
+    fields += [(one.data, two.data, "data.", name) for name in type(one.data).model_fields]
+    for before, after, place, name in fields:
+        values = (_written(before, name), _written(after, name))
+        if values[0] != values[1]:
+            yield Difference(f"{place}{name}", values, meaning_of(type(before), name), False)
+    yield from _below("policy", differences(one.policy, two.policy))
+
+
+def _written(model: Model, field: str) -> str:
+    dumped = model.model_dump(
+        mode="json", include={field}, exclude_none=True, serialize_as_any=True
+    )
+    return flow(dumped[field])
+
+
+def _below(place: str, found: Sequence[Difference]) -> list[Difference]:
+    return [
+        Difference(f"{place}.{each.place}", each.values, each.meaning, each.is_size)
+        for each in found
+    ]
+
+
+def _stretches(sides: tuple[Side, Side]) -> list[Stretch]:
+    """Neighbouring steps with the same two recipes are one stretch; steps that only one side has are left out."""
+    one, two = (side.params for side in sides)
+    found: list[Stretch] = []
+    for step, keys in enumerate(zip(*(side.chain for side in sides), strict=False), start=1):
+        names = (
+            one.every_iteration[keys[0]].recipe,
+            two.every_iteration[keys[1]].recipe,
+        )
+        settings = differences(one.recipe_of(keys[0]), two.recipe_of(keys[1]))
+        if found and (found[-1].names, found[-1].settings) == (names, settings):
+            found[-1] = Stretch(found[-1].first, step, names, settings)
+        else:
+            found.append(Stretch(step, step, names, settings))
+    return found
+
+
+def _last_recipes(sides: tuple[Side, Side]) -> list[Difference]:
+    lengths = [len(side.chain) for side in sides]
+    if 0 in lengths or lengths[0] == lengths[1]:
+        return []
+    one, two = (side.params.recipe_of(side.key) for side in sides)
+    return differences(one, two)
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+
+def _sets_of_both(sides: tuple[Side, Side]) -> list[str]:
+    names = [set(pc.unique(side.evaluations["set"]).to_pylist()) for side in sides]
+    return sorted(names[0] & names[1])
+
+
+def _means(sides: tuple[Side, Side], name: str) -> Means:
+    """Mean reward of the sampled answers to each prompt of a set, of either side."""
+    one, two = (prompt_means(_sampled(side, name), "reward") for side in sides)
+    return one, two
+
+
+def _sampled(side: Side, name: str) -> pa.Table:
+    table = side.evaluations
+    return table.filter(pc.and_(pc.equal(table["set"], name), pc.invert(table["greedy"])))
+
+
+def _gain(means: Mapping[str, Means], name: str, prompt: str) -> float:
+    before, after = means[name]
+    return after[prompt] - before[prompt]
+
+
+def _test(sides: tuple[Side, Side], name: str, means: Means) -> Test:
+    before, after = means
+    common = sorted(before.keys() & after.keys())
+    difference, low, high = paired_difference(sides[0].evaluations, sides[1].evaluations, name)
+    return Test(
+        name,
+        (len(before), len(after), len(common)),
+        (
+            interval([before[prompt] for prompt in common]).mean,
+            interval([after[prompt] for prompt in common]).mean,
+        ),
+        difference,
+        low,
+        high,
+        better=sum(after[prompt] > before[prompt] for prompt in common),
+        worse=sum(after[prompt] < before[prompt] for prompt in common),
+    )
+
+
+def _changed(
+    sides: tuple[Side, Side],
+    means: Mapping[str, Means],
+    wanted: Sequence[tuple[str, str]],
+) -> list[Changed]:
+    """Prompts by set and id with an answer of each side; no other text is read."""
+    if not wanted:
+        return []
+    chosen = pc.field("prompt_id").isin([prompt for _, prompt in wanted])
+    rows: list[dict[tuple[str, str], list[dict[str, Any]]]] = []
+    for side in sides:
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        table = side.revision.table("evaluations", side.key).all((*NUMBERS, *TEXTS)).filter(chosen)
+        for row in table.to_pylist():
+            if not row["greedy"]:
+                found.setdefault((row["set"], row["prompt_id"]), []).append(row)
+        rows.append(found)
+    made = []
+    for name, prompt in wanted:
+        answers = [
+            _answer(each[name, prompt], means[name][place][prompt])
+            for place, each in enumerate(rows)
+        ]
+        shown = rows[1][name, prompt][0]
+        made.append(
+            Changed(
+                name, prompt, shown["prompt"], shown["reference_answer"], (answers[0], answers[1])
+            )
+        )
+    return made
+
+
+def _answer(rows: Sequence[Mapping[str, Any]], mean: float) -> ComparedAnswer:
+    scored = [row for row in rows if row["reward"] is not None]
+    of_that_side = [row for row in scored if (row["reward"] >= RIGHT_FROM) == (mean >= RIGHT_FROM)]
+    row = (of_that_side or scored)[0]
+    return ComparedAnswer(mean, row["text"], row["reward"])

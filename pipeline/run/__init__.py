@@ -1,1 +1,0 @@
-"""The one read model of a run; see `pipeline.run.run`."""

@@ -1,1 +1,0 @@
-"""Measurements. `python -m tests.benchmarks` (make bench) runs them all and writes reports/benchmarks.md."""
