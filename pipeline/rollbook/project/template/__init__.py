@@ -4,7 +4,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 FILES = {
-    "dvc.yaml": "dvc.yaml",
+    "dvc.yaml": "stages.yaml",  # by its own name DVC would take it for a pipeline
     "rescores/dvc.yaml": "rescores.yaml",
     ".dvc/config": "dvc_config",
     ".dvc/.gitignore": "dvc_gitignore",
