@@ -9,6 +9,7 @@ import click
 
 from rollbook.core.errors import ConfigError, Problem, RollbookError, nearest
 from rollbook.core.yaml import WORDS, Entry, flow, parse_yaml, read_yaml, with_entries
+from rollbook.project.run.run import Run
 from rollbook.rl.recipe_diff import (
     GROUPS,
     LENGTHS,
@@ -30,7 +31,6 @@ from rollbook.settings.params import (
 from rollbook.settings.presets import Preset, presets, read_preset
 from rollbook.settings.recipe import Recipe
 from rollbook.settings.recipe_text import Task, recipe_text
-from rollbook.settings.sealed import read_sealed
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 PLACEHOLDER = "numeric_answer"
@@ -71,7 +71,7 @@ def add(name: str | None, preset: str | None, like: str | None, listed: bool) ->
     text = recipe_text(published, task, sizes=like is not None)
     changed = with_recipe(read_text(), name, text, published)
     source = f"{PARAMS_FILE} with {name}"
-    params = parse_params(parse_yaml(changed, source), source, read_sealed())
+    params = parse_params(parse_yaml(changed, source), source, Run().sealed)
     write_text(changed)
     rewards = ", ".join(
         reward.column.removeprefix("reward_")
