@@ -15,7 +15,8 @@ from rollbook.core.ids import BASE_KEY
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rollbook.views.compare import Comparison, Row, Side, Test
+    from rollbook.views.compare.comparison import Comparison, Test
+    from rollbook.views.compare.sides import Row, Side
 
 EVALUATION = {name: name for name in ("mean", "greedy", "pass")}
 TRAINING = {"reward": "reward", "completion_length": "length", "entropy": "entropy"}
@@ -54,8 +55,8 @@ def compare(first: str, second: str, prompts: int, as_json: bool) -> None:
               rollbook compare main:i0003 my-experiment
     """
     from rollbook.project.run.run import Run
-    from rollbook.views.compare import compare as compared
-    from rollbook.views.compare import side_of
+    from rollbook.views.compare.comparison import compare as compared
+    from rollbook.views.compare.sides import side_of
 
     refuse_elsewhere()
     run = Run()

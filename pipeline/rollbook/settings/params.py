@@ -166,84 +166,72 @@ def _graph_problems(
     sealed: Mapping[str, SealedIteration],
 ) -> list[Problem]:
     """Everything about how iterations, recipes and re-scores refer to each other."""
-    problems: list[Problem] = []
-    if isinstance(rescores, Mapping):
-        for name, rescore in rescores.items():
-            if (
-                isinstance(rescore, Mapping)
-                and (recipe := rescore.get("recipe")) is not None
-                and not _names(recipe, recipes)
-            ):
-                problems.append(
-                    Problem(
-                        f"rescores.{name}.recipe",
-                        f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}",
-                    )
-                )
-    if not isinstance(iterations, Mapping):
-        return problems
-    known = [BASE_KEY, *sealed, *iterations]
-    links = {**{key: {"previous": item.previous} for key, item in sealed.items()}, **iterations}
-    ancestors: dict[str, list[str]] = {}
-    for key in iterations:
-        ancestors[key] = _ancestors(key, links)
-    for key, item in iterations.items():
-        where = f"iterations.{key}"
-        if not isinstance(key, str) or not ITERATION_KEY.fullmatch(key):
-            problems.append(
-                Problem(
-                    where,
-                    f"an iteration's key is letters and four digits, such as i0001 (got {key!r})",
-                )
-            )
-        elif key == BASE_KEY:
-            problems.append(
-                Problem(where, f"{BASE_KEY} is the base policy; iterations start at i0001")
-            )
-        if key in sealed:
-            part = sealed[key].part
-            what = f"is sealed (sealed/{part}.json); if sealing was cut off, `rollbook seal {part}` goes on with it"
-            problems.append(Problem(where, f"{what}; if not, take it out of iterations"))
-        if not isinstance(item, Mapping):
-            continue
-        for name in ("previous", "reference"):
-            policy = item.get(name)
-            if isinstance(policy, str) and policy in sealed and not sealed[policy].kept:
-                what = f"the policy of {policy} was pruned when {policy} was sealed"
-                mend = f"`rollbook seal --rebuild {policy}` makes it again"
-                problems.append(Problem(f"{where}.{name}", f"{what}; {mend}"))
-        previous, recipe, reference = (
-            item.get("previous"),
-            item.get("recipe"),
-            item.get("reference"),
-        )
-        if previous is not None and not _names(previous, known):
-            problems.append(
-                Problem(
-                    f"{where}.previous",
-                    f"there is no iteration {previous!r}; {nearest(previous, known)}",
-                )
-            )
-        elif key in ancestors[key]:
-            circle = " → ".join([key, *ancestors[key][: ancestors[key].index(key) + 1]])
-            problems.append(
-                Problem(f"{where}.previous", f"iterations follow each other in a circle: {circle}")
-            )
-        elif reference is not None and not _names(reference, (*ancestors[key], BASE_KEY)):
-            problems.append(
-                Problem(
-                    f"{where}.reference",
-                    f"{reference!r} is not an iteration before {key}; "
-                    f"{nearest(reference, {*ancestors[key], BASE_KEY})}",
-                )
-            )
-        if recipe is not None and not _names(recipe, recipes):
-            problems.append(
-                Problem(
-                    f"{where}.recipe", f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}"
-                )
-            )
+    problems = [*_rescore_problems(rescores, recipes)]
+    if isinstance(iterations, Mapping):
+        links = {**{key: {"previous": item.previous} for key, item in sealed.items()}, **iterations}
+        for key, item in iterations.items():
+            problems += _key_problems(key, sealed)
+            if isinstance(item, Mapping):
+                problems += _pruned_problems(key, item, sealed)
+                problems += _reference_problems(key, item, links, recipes)
     return problems
+
+
+def _rescore_problems(rescores: Any, recipes: Mapping[str, Any]) -> Iterator[Problem]:
+    """Re-scores of recipes that are not there."""
+    for name, rescore in rescores.items() if isinstance(rescores, Mapping) else ():
+        recipe = rescore.get("recipe") if isinstance(rescore, Mapping) else None
+        if recipe is not None and not _names(recipe, recipes):
+            what = f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}"
+            yield Problem(f"rescores.{name}.recipe", what)
+
+
+def _key_problems(key: Any, sealed: Mapping[str, SealedIteration]) -> Iterator[Problem]:
+    """Keys that are none, that of the base policy, and those of sealed iterations."""
+    where = f"iterations.{key}"
+    if not isinstance(key, str) or not ITERATION_KEY.fullmatch(key):
+        what = f"an iteration's key is letters and four digits, such as i0001 (got {key!r})"
+        yield Problem(where, what)
+    elif key == BASE_KEY:
+        yield Problem(where, f"{BASE_KEY} is the base policy; iterations start at i0001")
+    if key in sealed:
+        part = sealed[key].part
+        what = f"is sealed (sealed/{part}.json); if sealing was cut off, `rollbook seal {part}` goes on with it"
+        yield Problem(where, f"{what}; if not, take it out of iterations")
+
+
+def _pruned_problems(
+    key: Any, item: Mapping[str, Any], sealed: Mapping[str, SealedIteration]
+) -> Iterator[Problem]:
+    """Policies that an iteration needs and that sealing has pruned."""
+    for name in ("previous", "reference"):
+        policy = item.get(name)
+        if isinstance(policy, str) and policy in sealed and not sealed[policy].kept:
+            what = f"the policy of {policy} was pruned when {policy} was sealed"
+            mend = f"`rollbook seal --rebuild {policy}` makes it again"
+            yield Problem(f"iterations.{key}.{name}", f"{what}; {mend}")
+
+
+def _reference_problems(
+    key: Any, item: Mapping[str, Any], links: Mapping[str, Any], recipes: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """A predecessor, a reference policy or a recipe that is not there, and iterations in a circle."""
+    where, known, ancestors = f"iterations.{key}", [BASE_KEY, *links], _ancestors(key, links)
+    previous, recipe, reference = (item.get(name) for name in ("previous", "recipe", "reference"))
+    if previous is not None and not _names(previous, known):
+        what = f"there is no iteration {previous!r}; {nearest(previous, known)}"
+        yield Problem(f"{where}.previous", what)
+    elif key in ancestors:
+        circle = " → ".join([key, *ancestors[: ancestors.index(key) + 1]])
+        yield Problem(f"{where}.previous", f"iterations follow each other in a circle: {circle}")
+    elif reference is not None and not _names(reference, (*ancestors, BASE_KEY)):
+        near = nearest(reference, {*ancestors, BASE_KEY})
+        what = f"{reference!r} is not an iteration before {key}; {near}"
+        yield Problem(f"{where}.reference", what)
+    if recipe is not None and not _names(recipe, recipes):
+        yield Problem(
+            f"{where}.recipe", f"there is no recipe {recipe!r}; {nearest(recipe, recipes)}"
+        )
 
 
 def _adapter_problems(params: Params) -> list[Problem]:

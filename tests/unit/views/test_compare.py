@@ -15,7 +15,8 @@ from rollbook.dvc.cache import cached_path
 from rollbook.project.run.revisions import revision_of
 from rollbook.project.run.run import Run
 from rollbook.tables.artifacts import path_of
-from rollbook.views.compare import Comparison, compare, side_of
+from rollbook.views.compare.comparison import Comparison, compare
+from rollbook.views.compare.sides import side_of
 from tests.two_commits import edit, evaluate, git, make
 
 

@@ -1,0 +1,1 @@
+"""Two policies side by side; see `rollbook.views.compare.comparison`."""
