@@ -16,6 +16,7 @@ from rollbook.components.policies.loading import load_model
 from rollbook.core.errors import PolicyError
 from tests.unit.components.engines.models import (
     CONTEXT_LENGTH,
+    ROUNDING,
     RUNTIME,
     SIZES,
     nothing,
@@ -241,7 +242,7 @@ def test_completions_that_outgrow_the_room_of_the_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
-def test_lean_models_give_the_same_bits(tmp_path: Path, key_heads: int) -> None:
+def test_lean_models_give_the_same_but_for_rounding(tmp_path: Path, key_heads: int) -> None:
     """Attention over keys that heads share and padding hides, as transformers computes it."""
     from rollbook.components.engines.lean.model import ATTENTION, make_lean
 
@@ -256,7 +257,7 @@ def test_lean_models_give_the_same_bits(tmp_path: Path, key_heads: int) -> None:
     with torch.inference_mode():
         a, b = (model(input_ids=ids, attention_mask=mask).logits for model in (plain, lean))
         alone = plain(input_ids=ids[3:4, 7:]).logits
-    assert torch.equal(a[mask.bool()], b[mask.bool()])
+    torch.testing.assert_close(b[mask.bool()], a[mask.bool()], rtol=0, atol=ROUNDING)
     assert torch.allclose(b[3, 7:], alone[0], atol=1e-5)
 
 

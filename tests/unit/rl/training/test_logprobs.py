@@ -13,6 +13,11 @@ from rollbook.rl.training.logprobs import completion_logprobs, selected_logprobs
 from tests.unit.rl.training.small import write_model
 
 CPU = torch.device("cpu")
+ROUNDING = 1e-5
+"""How far one token's log-prob may be apart where rows stand in batches, or meet the head in parts, of other shapes. A
+logit is the sum of 32 float32 products that come to 6 in absolute value at most; another order of adding moves it by
+about √32 · 2^-24 · 6 = 2e-6, and by 32 · 2^-24 · 6 = 1.1e-5 at most. 1e-6 would be 2 units in the last place of a
+log-prob of -5: it asks a processor to add in the same order whatever the shape is."""
 PROMPTS = [[1, 10, 3], [1, 20], [1, 30, 31, 32, 3]]
 COMPLETIONS = [[7, 8, 2], [9, 2], [5]]
 
@@ -52,8 +57,8 @@ def test_equal_to_the_full_softmax_of_each_row_alone(model: Any, temperature: fl
     for row in range(3):
         logprobs, entropies = _naive(model, row, temperature)
         length = len(COMPLETIONS[row])
-        assert found.logprobs[row, :length].tolist() == pytest.approx(logprobs, abs=1e-5)
-        assert found.entropies[row, :length].tolist() == pytest.approx(entropies, abs=1e-5)
+        assert found.logprobs[row, :length].tolist() == pytest.approx(logprobs, abs=ROUNDING)
+        assert found.entropies[row, :length].tolist() == pytest.approx(entropies, abs=ROUNDING)
         assert not found.logprobs[row, length:].any()
     assert found.logprobs.requires_grad
     assert not found.entropies.requires_grad
@@ -62,7 +67,7 @@ def test_equal_to_the_full_softmax_of_each_row_alone(model: Any, temperature: fl
 def test_company_and_padding_do_not_matter(model: Any) -> None:
     alone = completion_logprobs(model, _batch([1]), 1.0).logprobs
     together = completion_logprobs(model, _batch([2, 1, 0]), 1.0).logprobs
-    torch.testing.assert_close(together[1:2, :2], alone, rtol=0, atol=1e-5)
+    torch.testing.assert_close(together[1:2, :2], alone, rtol=0, atol=ROUNDING)
 
 
 def test_the_head_sees_only_what_predicts_completions(model: Any) -> None:
@@ -79,7 +84,7 @@ def test_a_model_that_names_no_head_gives_the_same(
     want = completion_logprobs(model, _batch([0, 1, 2]), 1.0).logprobs
     monkeypatch.setattr(model, "get_output_embeddings", lambda: None)
     got = completion_logprobs(model, _batch([0, 1, 2]), 1.0).logprobs
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+    torch.testing.assert_close(got, want, rtol=0, atol=ROUNDING)
 
 
 def test_gradient_is_that_of_the_full_softmax(model: Any) -> None:
@@ -138,8 +143,8 @@ def test_a_few_rows_at_a_time_is_the_same(
     got = _gradients(model, parts.logprobs + parts.entropies)
     handle.remove()
     assert max(shape[1] for shape in seen) == 2
-    torch.testing.assert_close(parts.logprobs, whole.logprobs, rtol=0, atol=1e-6)
-    torch.testing.assert_close(parts.entropies, whole.entropies, rtol=0, atol=1e-6)
+    torch.testing.assert_close(parts.logprobs, whole.logprobs, rtol=0, atol=ROUNDING)
+    torch.testing.assert_close(parts.entropies, whole.entropies, rtol=0, atol=ROUNDING)
     for name, value in want.items():
         torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5)
 
@@ -166,4 +171,4 @@ def test_logits_that_are_capped_behind_the_head_stay_capped(
     whole = completion_logprobs(capped, _batch([0, 1, 2]), 1.0).logprobs
     monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 64)
     parts = completion_logprobs(capped, _batch([0, 1, 2]), 1.0).logprobs
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=ROUNDING)

@@ -28,8 +28,7 @@ def grouped_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' `sdpa`, but heads that share keys and values read them in place also where there is padding.
 
-    transformers writes them out once per head then, as kernels on CUDA need; the one for processors does not, and
-    gives the same bits.
+    transformers writes them out once per head then, as kernels on CUDA need; the one for processors does not.
     """
     shared = getattr(module, "num_key_value_groups", 1) > 1
     if not shared or attention_mask is None or options.get("position_bias") is not None:
