@@ -25,8 +25,8 @@ from rollbook.project.code import (
     is_frame,
     name_of_file,
 )
+from tests.unit.settings.test_params import SHIPPED_TEXT
 
-ROOT = Path(__file__).parents[3]
 ENVIRONMENT = Path(".venv/lib/python3.11/site-packages")
 """Inside of the project, as `uv` and `python -m venv .venv` make it."""
 PLANNING = """
@@ -62,7 +62,7 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
 @pytest.fixture
 def installed(project: Path) -> Path:
     """A project with an environment inside that holds the library, not editable."""
-    shutil.copy(ROOT / "params.yaml", "params.yaml")
+    Path("params.yaml").write_text(SHIPPED_TEXT)
     for package in (rollbook, rollbook.stages):
         folder = Path(package.__path__[0])
         skipped = shutil.ignore_patterns("__pycache__", "assets")
