@@ -169,13 +169,13 @@ class Currency:
 
     @cached_property
     def cause(self) -> str:
-        """Why steps are stale, in one line, such as `code (rollbook/rl/evaluation.py)`; empty if none is."""
+        """Why training steps are stale, in one line, such as `code (rollbook/rl/evaluation.py)`; empty if none is."""
         places: dict[str, list[str]] = {}
         for reason in reasons_of(self.reruns):
             places.setdefault(KIND_WORDS[reason.kind], []).append(reason.place)
         if places:
             return ", ".join(f"{word} ({listed(named, 2)})" for word, named in places.items())
-        if State.STALE not in self.states.values():
+        if not self.reruns:
             return ""
         if any(self._digest_changed(step.stage, step.key) for step in self.reruns):
             return "not known here: run_info, which has what they ran with, is not on this machine"
