@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollbook.components.engines.base import RolloutEngine
     from rollbook.components.losses.base import Loss
     from rollbook.components.policies.base import BasePolicy
-    from rollbook.components.rewards.base import Reward
+    from rollbook.components.rewards.base import Reward, RewardInput, RewardResult
     from rollbook.components.sources.base import Source
     from rollbook.project.run.run import open_run as open
     from rollbook.views.doctor.checks.base import Check
@@ -32,6 +32,8 @@ PUBLIC = {
     "Critic": "rollbook.components.critics.base:Critic",
     "Loss": "rollbook.components.losses.base:Loss",
     "Reward": "rollbook.components.rewards.base:Reward",
+    "RewardInput": "rollbook.components.rewards.base:RewardInput",
+    "RewardResult": "rollbook.components.rewards.base:RewardResult",
     "RolloutEngine": "rollbook.components.engines.base:RolloutEngine",
     "Source": "rollbook.components.sources.base:Source",
 }
@@ -43,6 +45,8 @@ __all__ = [
     "Critic",
     "Loss",
     "Reward",
+    "RewardInput",
+    "RewardResult",
     "RolloutEngine",
     "Source",
     "load",
@@ -74,3 +78,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rollbook' has no attribute {name!r}")
     module, _, attribute = PUBLIC[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC})

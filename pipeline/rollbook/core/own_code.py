@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rollbook.core.errors import RollbookError
 
+PACKAGE = "rollbook"
+"""The name of the package, and of the distribution that holds it."""
 SOURCES = Path(__file__).resolve().parents[2]
 """The folder that this package is imported from."""
 
@@ -20,15 +22,24 @@ def source_root(folder: Path) -> Path | None:
 
 
 def has_old_names(folder: Path) -> bool:
-    """Whether a folder holds code of a commit from before Rollbook's modules were called `rollbook.…`."""
-    return source_root(folder) is None and (folder / "pipeline" / "stage.py").is_file()
+    """Whether a folder holds code of a commit from before Rollbook's modules were called `rollbook.…`.
+
+    A folder `pipeline/` of the user's own is none, whatever is in it.
+    """
+    own = ("pipeline/stage.py", "stages/update_policy.py")
+    return source_root(folder) is None and all((folder / file).is_file() for file in own)
+
+
+def is_own(name: str) -> bool:
+    """Whether a file is Rollbook's own, by its name in digests."""
+    return name.startswith(f"{PACKAGE}/")
 
 
 def path_in_checkout(name: str) -> Path:
     """Where a file lies in a checkout that holds it, by its name in digests."""
     if name.startswith("rollbook/stages/"):
         return Path(name.removeprefix("rollbook/"))
-    return Path("pipeline", name) if name.startswith("rollbook/") else Path(name)
+    return Path("pipeline", name) if is_own(name) else Path(name)
 
 
 def variables_for(folder: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from rollbook.core.component import Component
 from rollbook.core.errors import nearest
+from rollbook.core.renamed import with_new_names
 
 PACKAGE_FOLDER = Path(__file__).parents[1]
 HOMES = {"doctor.checks": "views.doctor.checks"}
@@ -189,7 +190,8 @@ def _module_of_file(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {with_new_names(error)}"
+        raise ValueError(f"{file} cannot be imported: {reason}") from error
     return module
 
 
@@ -197,9 +199,8 @@ def _module_of_name(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise ValueError(
-            f"module {name!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        reason = f"{type(error).__name__}: {with_new_names(error, name)}"
+        raise ValueError(f"module {name!r} cannot be imported: {reason}") from error
 
 
 def _problem(message: str) -> PydanticCustomError:

@@ -246,7 +246,7 @@ def _decided_by(name: str) -> str | None:
 
 
 @cache
-def _library() -> dict[str, Path]:
+def library_folders() -> dict[str, Path]:
     """Folder of each package of the library, wherever Python finds it, by its name with slashes; inner ones first."""
     folders = {}
     for package in sorted(LIBRARY, reverse=True):
@@ -258,14 +258,14 @@ def _library() -> dict[str, Path]:
 
 
 def _name_in_library(file: Path) -> str | None:
-    for package, folder in _library().items():
+    for package, folder in library_folders().items():
         if file.is_relative_to(folder):
             return f"{package}/{file.relative_to(folder).as_posix()}"
     return None
 
 
 def _file_in_library(name: str) -> Path | None:
-    for package, folder in _library().items():
+    for package, folder in library_folders().items():
         if name.startswith(f"{package}/"):
             file = folder / name.removeprefix(f"{package}/")
             return file if file.is_file() else None
@@ -274,7 +274,7 @@ def _file_in_library(name: str) -> Path | None:
 
 def _files_in_library(parts: Sequence[str]) -> list[Path]:
     """Files of the library that importing a module runs; none for a module of someone else's."""
-    for package, folder in _library().items():
+    for package, folder in library_folders().items():
         own = package.split("/")
         if list(parts[: len(own)]) == own:
             found = [folder / "__init__.py", *_files_in(folder, parts[len(own) :])]

@@ -10,10 +10,14 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from rollbook.core.hashing import digest_of_files, sha256_of
 from rollbook.core.process import installed_versions
+from rollbook.core.scratch import HashCache
+from rollbook.project.code import library_folders
 from rollbook.tables.run_info import CUT, PATCH_LIMIT_BYTES, Environment, GitState
 
 PACKAGES = (
@@ -35,6 +39,8 @@ PACKAGES = (
     "pydantic",
     "safetensors",
 )
+LIBRARY_DIGESTS = "library.json"
+"""Remembers digests of Rollbook's files in the scratch folder."""
 CHANGES_WITH_EVERY_RUN = ("dvc.lock", "reports/summary.json", "reports/curves.csv")
 DIFF = (
     *(
@@ -55,6 +61,7 @@ def environment() -> Environment:
     """Packages, interpreter, machine and state of the repository."""
     return Environment(
         packages=installed_versions(PACKAGES),
+        library=library_digest(),
         python=platform.python_version(),
         host=socket.gethostname(),
         platform=platform.platform(),
@@ -63,6 +70,37 @@ def environment() -> Environment:
         gpus=_gpu_names(),
         git=git_state(),
     )
+
+
+def library_digest() -> str:
+    """SHA-256 over names and contents of Rollbook's own files: which package it is, whatever its version says.
+
+    It is remembered by size and time of change of each file.
+    """
+    files = {
+        name: each
+        for package, folder in library_folders().items()
+        for name, each in _files_below(folder, package)
+    }
+    stats = ((name, files[name].stat()) for name in sorted(files))
+    marks = (f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
+    mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
+    known = HashCache(LIBRARY_DIGESTS)
+    digest = known.get(mark) or known.put(
+        mark, digest_of_files({name: sha256_of(Path(each)) for name, each in files.items()})
+    )
+    known.save()
+    return str(digest)
+
+
+def _files_below(folder: Path | str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Files of a package by name, without what Python compiles them to."""
+    with os.scandir(folder) as entries:
+        for each in entries:
+            if not each.is_dir():
+                yield f"{name}/{each.name}", each
+            elif each.name != "__pycache__":
+                yield from _files_below(each.path, f"{name}/{each.name}")
 
 
 def peak_memory_mb() -> float:

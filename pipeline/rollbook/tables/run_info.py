@@ -68,12 +68,14 @@ class Environment:
 
     Attributes:
         packages: version by name, of those that are installed.
+        library: SHA-256 over Rollbook's own files, names and contents; empty in runs of an older Rollbook.
         python: version of the interpreter.
         cpu: model name. cpu_count: logical processors.
         gpus: names of those that the step opened.
     """
 
     packages: Mapping[str, str] = field(default_factory=dict)
+    library: str = ""
     python: str = ""
     host: str = ""
     platform: str = ""

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+from rollbook.core.lean_imports import without
+
 CODE = """
 import sys
 from rollbook.core.lean_imports import import_pandera, settle_without_pandas
@@ -43,3 +47,13 @@ def test_all_checks_work_without_pandas() -> None:
 def test_pandas_objects_can_be_converted_where_it_was_asked_for() -> None:
     tail = ', pa.table({"a": [1, 2]}).to_pandas()["a"].tolist(), pa.array(pandas.Series([3])).to_pylist()'
     assert _run(CODE.format(settle="", tail=tail)) == "[] 4 1 [1, 2] [3]"
+
+
+def test_an_import_of_another_thread_skips_no_finder() -> None:
+    before = list(sys.meta_path)
+    with without("no_such_package"):
+        during = iter(sys.meta_path)  # as an import that has begun
+        finders = [next(during)]
+        with pytest.raises(ModuleNotFoundError):
+            __import__("no_such_package")
+    assert [*finders, *during][1:] == before == sys.meta_path

@@ -32,7 +32,7 @@ def run_stage(params: Params, name: str, keys: Sequence[str]) -> None:
     here = Path(sys.executable).parent
     sys.stdout.flush()
     done = subprocess.run(
-        [sys.executable, "-m", "dvc", "repro", "--single-item", *steps],
+        [sys.executable, "-P", "-m", "dvc", "repro", "--single-item", *steps],
         env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}"},
         check=False,
     )

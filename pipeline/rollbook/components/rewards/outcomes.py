@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rollbook.components.rewards.base import Reward, RewardInput, RewardResult, parts_of
 from rollbook.components.rewards.logged import Logged, logged_of, storable
 from rollbook.core.errors import RewardError, RollbookError
+from rollbook.core.renamed import with_new_names
 
 BeforeCall = Callable[[int, int], None]
 """Told before each call of a reward: place of its first row, number of rows. What it raises is the call's outcome."""
@@ -195,7 +196,7 @@ def _step_end(end: int, row: RewardInput) -> int:
 def error_text(error: BaseException) -> str:
     """Type and message of an exception on one line, the same in every run."""
     try:
-        message = error.message if isinstance(error, RollbookError) else str(error)
+        message = error.message if isinstance(error, RollbookError) else with_new_names(error)
     except Exception as fault:
         message = f"its text cannot be read: {type(fault).__name__}"
     message = storable(ADDRESS.sub("0x…", " ".join(message.split())))

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.core.errors import RollbookError
+from rollbook.core.own_code import has_old_names, source_root
 from rollbook.dvc.lock import Entry
 from rollbook.project.dependencies import Dependencies, dependencies_of
 from rollbook.project.replay.code_trees import CodeTree, CodeTrees, complete
+from rollbook.project.replay.environment import refuse_other_package
 from rollbook.project.replay.settings import find_params, recorded_settings, with_sealed
 from rollbook.project.replay.steps import label_of, stage_of
 from rollbook.project.revisions import Revision
@@ -130,6 +132,8 @@ class Choice:
     ) -> Setting:
         """Code and params.yaml as of the recorded commit."""
         tree = self._recorded(entry, info, since)
+        if source_root(tree.folder) is None and not has_old_names(tree.folder):
+            refuse_other_package(label_of(entry), info)
         complete(tree, [*info["code"], *info["files"]])
         if not (tree.settings / PARAMS_FILE).is_file():
             raise RollbookError(
@@ -146,6 +150,8 @@ class Choice:
         """The project as of the commit and patch that were recorded."""
         git = info["environment"].get("git") or {}
         if not git.get("commit"):
+            if not (self._options.with_code or source_root(Path())):
+                refuse_other_package(label_of(entry), info)
             changed = "; ".join(since[:SHOWN_CHANGES]) or "params.yaml"
             raise RollbookError(
                 f"{label_of(entry)} ran with other code or settings than today's, outside of git ({changed})",

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rollbook.core.errors import RollbookError
+from rollbook.core.hashing import short
+from rollbook.core.own_code import PACKAGE, is_own
+from rollbook.core.process import installed_versions
+from rollbook.core.text import listed
+from rollbook.project.code import code_hashes, file_of_name
+from rollbook.project.environment import library_digest
 from rollbook.project.replay.verdict import EnvironmentChange, Tolerance
 
 INEXACT_NUMBERS = 1e-4
@@ -13,6 +20,7 @@ processors (reports/determinism.md); GPUs were not measured."""
 INEXACT_WEIGHTS = 1e-3
 """Of policies and optimizer states there. At most 6e-5 was measured, after 16 steps of Adam, which turns a rounding of
 a gradient near 0 into a step as long as any other."""
+SHOWN_FILES = 3
 ALWAYS_NAMED = ("python", "platform", "cpu", "cpu_count")
 """Facts of `environment` in run_info that are compared one by one."""
 
@@ -63,6 +71,35 @@ def environment_changes(
     ):
         if None not in (was, is_now) and was != is_now:
             yield EnvironmentChange(name, _shown(was), _shown(is_now))
+
+
+def refuse_other_package(label: str, info: Mapping[str, Any]) -> None:
+    """Refuses a step that ran with Rollbook as another package: no commit of the project has that code.
+
+    Args:
+        label: of the step.
+        info: its run_info.
+
+    Raises:
+        RollbookError: naming both packages, what differs and the way on.
+    """
+    then = {name: sha for name, sha in info["code"].items() if is_own(name)}
+    now = code_hashes(file_of_name(name) for name in then)
+    others = [name for name, sha in then.items() if now.get(name) != sha]
+    if others:
+        was = _package(info["environment"].get("packages", {}), info["environment"].get("library"))
+        here = _package(installed_versions([PACKAGE]), library_digest())
+        raise RollbookError(
+            f"{label} ran with {was}, and {here} is installed here, where {listed(others, SHOWN_FILES)} "
+            "differ" + ("s" if len(others) == 1 else ""),
+            "install the one that it ran with and replay again, or run what is installed: --with-code worktree",
+        )
+
+
+def _package(versions: Mapping[str, str], digest: str | None) -> str:
+    """Rollbook as a package, in words."""
+    known = f" (files {short(digest)})" if digest else ""
+    return f"{PACKAGE} {versions.get(PACKAGE, 'of an unknown version')}{known}"
 
 
 def tolerance_of(then: Mapping[str, Any], now: Mapping[str, Any], asked: float | None) -> Tolerance:

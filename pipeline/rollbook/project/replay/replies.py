@@ -43,8 +43,8 @@ def put_replies(entry: Entry, code: Iterable[str], stored: StoredArtifacts, tree
     if not any(name.endswith(JUDGE) for name in code):
         return
     try:
-        probe = OLD_PROBE if has_old_names(tree.folder) else PROBE
-        output_of([sys.executable, "-c", probe], tree.folder)
+        probe = ["-c", OLD_PROBE] if has_old_names(tree.folder) else ["-P", "-c", PROBE]
+        output_of([sys.executable, *probe], tree.folder)
     except RollbookError:
         raise RollbookError(
             f"the code of {tree.said} asks a judge again, and a replay asks nobody",

@@ -37,7 +37,8 @@ from rollbook.tables.artifacts import FOLDERS, path_of, read_json, write_json
 FOLDER = SCRATCH / "replay"
 """Inside of DVC's own folder, where DVC does not look for pipelines."""
 SAY_DIGEST = (
-    "import sys; from rollbook.settings.params import read_params; from rollbook.project.plan import planned; "
+    "import sys; sys.path.append(''); from rollbook.settings.params import read_params; "
+    "from rollbook.project.plan import planned; "
     "print(planned(read_params(), *sys.argv[1:]).digest)"
 )
 """The digest that `check` would plan with the code in the current folder."""
@@ -146,8 +147,8 @@ class Replayer:
     def _digest(self, entry: Entry, folder: Path) -> str:
         """What `check` plans for the step with the code and params.yaml in `folder`."""
         asked = [entry.stage, entry.key, *filter(None, [entry.rescore])]
-        code = SAY_OLD_DIGEST if has_old_names(folder) else SAY_DIGEST
-        return output_of([sys.executable, "-c", code, *asked], folder).strip()
+        code = ["-c", SAY_OLD_DIGEST] if has_old_names(folder) else ["-P", "-c", SAY_DIGEST]
+        return output_of([sys.executable, *code, *asked], folder).strip()
 
     def _put_inputs(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
         """Everything the step read. A base policy that no adapter needed is left out."""

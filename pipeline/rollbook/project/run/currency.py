@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollbook.core.errors import ArtifactError
 from rollbook.core.ids import BASE_KEY
+from rollbook.core.own_code import PACKAGE, is_own
+from rollbook.core.process import installed_versions
 from rollbook.core.text import listed
 from rollbook.dvc.lock import Entry, made_by
 from rollbook.dvc.running_steps import RunningStep, running_steps
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 # `rollbook.project.plan` is imported where it is used: it imports what stages need, and most looks at a run do without.
 
 TRACKING_STAGE = "track_iteration"
-KIND_WORDS = {"setting": "settings", "code": "code", "file": "data"}
+KIND_WORDS = {"package": "package", "setting": "settings", "code": "code", "file": "data"}
 """What kinds of changes are called together."""
 Step = tuple[str, str]
 """Stage and iteration key."""
@@ -71,12 +73,12 @@ class Change:
     """One difference between a finished step and today's plan of it.
 
     Attributes:
-        kind: a setting, a source file, or a data file that settings name.
-        place: in params.yaml, or path of the file.
-        how: the old value and the new one; of a file whether it is new, gone or changed.
+        kind: Rollbook as a package, a setting, a source file, or a data file that settings name.
+        place: name of the package, place in params.yaml, or path of the file.
+        how: the old value or version and the new one; of a file whether it is new, gone or changed.
     """
 
-    kind: Literal["setting", "code", "file"]
+    kind: Literal["package", "setting", "code", "file"]
     place: str
     how: str
 
@@ -172,7 +174,8 @@ class Currency:
         """Why training steps are stale, in one line, such as `code (rollbook/rl/evaluation.py)`; empty if none is."""
         places: dict[str, list[str]] = {}
         for reason in reasons_of(self.reruns):
-            places.setdefault(KIND_WORDS[reason.kind], []).append(reason.place)
+            named = f"{reason.place} {reason.how}" if reason.kind == "package" else reason.place
+            places.setdefault(KIND_WORDS[reason.kind], []).append(named)
         if places:
             return ", ".join(f"{word} ({listed(named, 2)})" for word, named in places.items())
         if not self.reruns:
@@ -188,7 +191,8 @@ class Currency:
         reasons: tuple[Change, ...] = ()
         if info is not None and self._digest_changed(stage, key):
             now = planned(self.run.params, stage, key)
-            reasons = tuple(changes(info, now, load_stage(stage).settings.places()))
+            found = list(changes(info, now, load_stage(stage).settings.places()))
+            reasons = (*_upgrade(info, found), *found)
         return Rerun(stage, key, reasons, info.total_seconds if info else 0.0)
 
     def _digest_changed(self, stage: str, key: str) -> bool:
@@ -273,6 +277,14 @@ def changes(info: RunInfo, now: Dependencies, places: Mapping[str, str]) -> Iter
             if old.get(file) != new.get(file):
                 how = "new" if file not in old else "gone" if file not in new else "changed"
                 yield Change(kind, file, how)
+
+
+def _upgrade(info: RunInfo, found: Sequence[Change]) -> Iterator[Change]:
+    """Rollbook's version if it is another one now and files of its own are among what changed."""
+    then = info.environment.packages.get(PACKAGE)
+    now = installed_versions([PACKAGE]).get(PACKAGE)
+    if None not in (then, now) and then != now and any(is_own(each.place) for each in found):
+        yield Change("package", PACKAGE, f"{then} → {now}")
 
 
 def reasons_of(reruns: Sequence[Rerun]) -> list[Change]:

@@ -215,7 +215,7 @@ class _Worker:
             descriptors = (theirs.fileno(), memory.fileno())
             numbers = map(str, (os.getpid(), *descriptors))
             self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, json.dumps(sys.path), *numbers],
+                [sys.executable, "-P", "-c", PROGRAM, json.dumps(sys.path), *numbers],
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 process_group=0,  # Ctrl-C is the parent's affair
