@@ -26,11 +26,12 @@ class _Absent(MetaPathFinder):
 def without(*packages: str) -> Iterator[None]:
     """Imports inside the block find these packages missing, unless they are loaded already."""
     finder = _Absent(packages)
-    sys.meta_path.insert(0, finder)
+    # New lists: another thread may be going through the present one for an import of its own, and would skip a finder.
+    sys.meta_path = [finder, *sys.meta_path]
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path = [each for each in sys.meta_path if each is not finder]
 
 
 def import_pandera() -> None:
