@@ -244,11 +244,12 @@ def read_iterations(run: Store) -> list[ReportedPolicy]:
     Raises:
         ArtifactError: if the base policy is not evaluated yet, or a file is damaged.
     """
+    params = run.params
     base = run.needed_metrics("evaluate_policy", BASE_KEY)
     found = [ReportedPolicy(BASE_KEY, 0, "", base)]
-    for key, item in run.params.every_iteration.items():
+    for key, item in params.every_iteration.items():
         if (own := Iteration(run, key)).is_finished:
-            step = len(run.params.chain(key))
+            step = len(params.chain(key))
             found.append(ReportedPolicy(key, step, item.recipe, own.metrics))
     return found
 

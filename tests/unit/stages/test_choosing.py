@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from rollbook.core.errors import ArtifactError, SchemaError
-from rollbook.project.stage import Output
 from rollbook.project.verify.links import Ids
-from rollbook.project.verify.places import Stored, StoredFile
+from rollbook.project.verify.places import StoredFile, StoredOutput
+from rollbook.project.verify.recorded import RecordedOutput
 from rollbook.rl.context import Context
 from rollbook.rl.estimation import draws_of
 from rollbook.tables.artifacts import path_of, read_facts, schema_of, write_table
@@ -124,8 +124,8 @@ def _findings(*kinds: str) -> list[str]:
     """What verify finds in the pairs of i0001, given the tables of these kinds."""
     paths = [path_of(kind, "i0001") for kind in kinds]
     stored = {
-        path.as_posix(): Stored(
-            Output(path.as_posix(), "", "compute_advantages@i0001", "dvc.lock"),
+        path.as_posix(): StoredOutput(
+            RecordedOutput(path.as_posix(), "", "compute_advantages@i0001", "dvc.lock"),
             [StoredFile("", "", path, None, None)],
         )
         for path in paths
