@@ -25,7 +25,6 @@ from rollbook.project.stage import Input, Output, Stage
 from rollbook.rl.context import Context, Inputs, Outputs
 from rollbook.rl.estimation import (
     advantages_table,
-    aligned,
     aligned_logprobs,
     estimation_of,
     kept_rows,
@@ -33,8 +32,8 @@ from rollbook.rl.estimation import (
     sampled_rows,
 )
 from rollbook.rl.history import Outcomes, extended
-from rollbook.rl.scoring.totals import numbers_in
 from rollbook.settings.recipe_sections import ComputeAdvantages
+from rollbook.tables.columns import aligned, numbers_in
 
 Flags = NDArray[np.bool_]
 

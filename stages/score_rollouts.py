@@ -15,8 +15,9 @@ from rollbook.project.stage import Input, Output, Stage
 from rollbook.rl.context import Context, Inputs, Outputs
 from rollbook.rl.scoring.inputs import inputs_of
 from rollbook.rl.scoring.scorer import score_groups
-from rollbook.rl.scoring.totals import mean_and_std, numbers_in, reward_metrics
+from rollbook.rl.scoring.totals import mean_and_std, reward_metrics
 from rollbook.settings.recipe_sections import ScoreRollouts
+from rollbook.tables.columns import numbers_in
 from rollbook.tables.schemas.rollouts import IDS
 from rollbook.tables.schemas.scores import SCHEMA
 

@@ -137,10 +137,11 @@ def _say_dropped(inputs: Inputs, update: UpdatePolicy, context: Context) -> None
 def _reward_kl(settings: Settings, inputs: Inputs) -> float:
     """Mean over the sampled rollouts of the KL per token that was taken off their rewards, nats."""
     from rollbook.components.advantages.kl_reward import row_mean, token_kl
-    from rollbook.rl.estimation import old_and_reference, sampled_loss_mask
+    from rollbook.rl.estimation import aligned_logprobs, old_and_reference, sampled_loss_mask
 
     rollouts = inputs.tables["rollouts"]
-    old, ref = old_and_reference(inputs.tables["logprobs"], rollouts)
+    logprobs = aligned_logprobs(inputs.tables["logprobs"], rollouts)
+    old, ref = old_and_reference(logprobs, rollouts)
     mask = sampled_loss_mask(rollouts)
     return row_mean(token_kl(old, ref, mask, settings.reward_kl_estimator), mask)
 

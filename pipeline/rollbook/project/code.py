@@ -37,7 +37,7 @@ FRAME = frozenset({
 re-runs nothing. Settings count through their values, which are part of every digest."""
 COUNTED = frozenset({
     "cli", "components", "core.field_docs", "core.framework_imports", "core.ids", "core.ragged",
-    "core.text", "core.yaml", "dvc", "project", "rl", "settings", "stages", "tables.schemas",
+    "core.text", "core.yaml", "dvc", "project", "rl", "settings", "stages", "tables.columns", "tables.schemas",
     "views",
 })  # fmt: skip
 """Modules and packages below `rollbook` whose code is part of digests. The longest name in either set that covers a

@@ -25,35 +25,16 @@ from rollbook.components.advantages.moments import moments_of
 from rollbook.core.errors import ArtifactError
 from rollbook.core.ids import mixed, pair_id_of, seed_of
 from rollbook.core.ragged import IntArray, Ragged
-from rollbook.rl.scoring.totals import numbers_in
 from rollbook.settings.recipe_sections import ComputeAdvantages
 from rollbook.tables.artifacts import schema_of
+from rollbook.tables.columns import aligned, group_labels, numbers_in, per_token
 
 Flags = NDArray[np.bool_]
 Scalar = TypeVar("Scalar", np.float64, np.bool_)
 
 
-def aligned(table: pa.Table, rollouts: pa.Table, kind: str) -> pa.Table:
-    """The rows of a table in the order of the rollouts.
-
-    Raises:
-        ArtifactError: if the two do not name the same rollouts.
-    """
-    places = pc.index_in(rollouts["rollout_id"], value_set=table["rollout_id"].combine_chunks())
-    if places.null_count or table.num_rows != rollouts.num_rows:
-        missing = rollouts["rollout_id"].filter(pc.is_null(places)).slice(0, 1).to_pylist()
-        raise ArtifactError(
-            f"{kind} ({table.num_rows} rows) and rollouts ({rollouts.num_rows} rows) do not name the same rollouts"
-            + (f"; {missing[0]} is not in {kind}" if missing else ""),
-            "run `dvc repro`: one of them is of another run",
-        )
-    if np.array_equal(places.to_numpy(), np.arange(table.num_rows)):
-        return table  # as stages write it; `take` would copy every token
-    return table.take(places)
-
-
 def aligned_logprobs(logprobs: pa.Table, rollouts: pa.Table) -> pa.Table:
-    """The same of log-probs, which are an empty table where the recipe needs none."""
+    """Log-probs in the order of the rollouts, which are an empty table where the recipe needs none."""
     return aligned(logprobs, rollouts, "logprobs") if logprobs.num_rows else logprobs
 
 
@@ -73,19 +54,19 @@ def sampled_loss_mask(rollouts: pa.Table) -> Ragged:
     return Ragged.from_column(rollouts["loss_mask"].take(rows))
 
 
-def group_labels(rollouts: pa.Table, group_size: int) -> IntArray:
-    """[R] integer label of each rollout's group, in order of appearance, greedy rollouts included.
+def groups_of(rollouts: pa.Table, group_size: int) -> IntArray:
+    """[R] label of each rollout's group, greedy rollouts included.
 
     Raises:
         ArtifactError: if a group does not have `group_size` sampled rollouts.
     """
-    encoded = rollouts["group_id"].combine_chunks().dictionary_encode()
-    labels: IntArray = encoded.indices.to_numpy().astype(np.int64)
-    sizes = np.bincount(labels[sampled_rows(rollouts)], minlength=len(encoded.dictionary))
+    labels = group_labels(rollouts)
+    sizes = np.bincount(labels[sampled_rows(rollouts)], minlength=labels.max(initial=-1) + 1)
     if (wrong := np.flatnonzero(sizes != group_size)).size:
+        first = rollouts["group_id"][int((labels == wrong[0]).argmax())]
         raise ArtifactError(
             f"{wrong.size} of {sizes.size} groups do not have {group_size} rollouts "
-            f"(generate_rollouts.group_size), such as {encoded.dictionary[int(wrong[0])]} with {sizes[wrong[0]]}",
+            f"(generate_rollouts.group_size), such as {first} with {sizes[wrong[0]]}",
             "generate again: run `dvc repro`",
         )
     return labels
@@ -134,7 +115,7 @@ def estimator_inputs(
         greedy_rewards=None if sampled.all() else _of_group(rewards, groups, ~sampled)[sampled],
         step_ends=_steps(steps, "end") if has_steps else None,
         step_rewards=_steps(steps, "value") if has_steps else None,
-        values=_as_long(logprobs, "values", rollouts).rows(rows) if has_values else None,
+        values=per_token(logprobs, "values", rollouts).rows(rows) if has_values else None,
     )
 
 
@@ -156,7 +137,7 @@ def old_and_reference(logprobs: pa.Table, rollouts: pa.Table) -> tuple[Ragged, R
                 "run `dvc repro`: measure_logprobs must run again",
             )
     rows = np.flatnonzero(sampled_rows(rollouts))
-    old, ref = (_as_long(logprobs, name, rollouts) for name in ("old_logprobs", "ref_logprobs"))
+    old, ref = (per_token(logprobs, name, rollouts) for name in ("old_logprobs", "ref_logprobs"))
     return old.rows(rows), ref.rows(rows)
 
 
@@ -233,7 +214,7 @@ def estimation_of(
     Raises:
         ArtifactError: if the tables do not belong together, or lack what the estimator reads.
     """
-    groups = group_labels(rollouts, group_size)
+    groups = groups_of(rollouts, group_size)
     given = estimator_inputs(rollouts, scores, logprobs, groups, weights, compute.reward_clip)
     sampled, estimator = pa.array(sampled_rows(rollouts)), compute.estimator
     if estimator.needs_draws:
@@ -355,16 +336,3 @@ def _steps(column: pa.ChunkedArray, field: str) -> Ragged:
     """One field of the steps of each row; a row without steps has an empty list."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
     return Ragged(pc.struct_field(pc.list_flatten(column), field).to_numpy(), lengths)
-
-
-def _as_long(logprobs: pa.Table, name: str, rollouts: pa.Table) -> Ragged:
-    lists = Ragged.from_column(logprobs[name])
-    lengths = pc.list_value_length(rollouts["loss_mask"]).to_numpy()
-    if (wrong := np.flatnonzero(lists.lengths != lengths)).size:
-        row = int(wrong[0])
-        raise ArtifactError(
-            f"{name} of {rollouts['rollout_id'][row]} has {lists.lengths[row]} items, "
-            f"its completion {lengths[row]} tokens",
-            "run `dvc repro`: measure_logprobs must run again",
-        )
-    return lists

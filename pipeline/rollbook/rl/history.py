@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rollbook.tables.columns import numbers_in
 from rollbook.tables.schemas.history import SCHEMA
 
 Flags = NDArray[np.bool_]
@@ -71,7 +72,7 @@ def extended(history: pa.Table, iteration: str, outcomes: Outcomes) -> pa.Table:
         for name in ("times_asked", "times_informative", "scored_rollouts")
     )
     rollouts = scored + outcomes.scored
-    total = _numbers(before["mean_reward"]) * scored
+    total = np.nan_to_num(numbers_in(before["mean_reward"])) * scored
     total += np.nan_to_num(outcomes.mean_reward) * outcomes.scored
     with np.errstate(invalid="ignore"):
         mean = total / rollouts
@@ -101,8 +102,3 @@ def extended(history: pa.Table, iteration: str, outcomes: Outcomes) -> pa.Table:
 def _places(history: pa.Table, prompt_ids: pa.Array) -> pa.Array:
     """[P] rows of prompts in the history; null where it has none."""
     return pc.index_in(prompt_ids, value_set=history["prompt_id"].combine_chunks())
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = pc.fill_null(column, 0.0).to_numpy()
-    return numbers

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from rollbook.components.advantages.pairs import Pairs
 from rollbook.core.atomic import replacing
 from rollbook.core.errors import ArtifactError
-from rollbook.rl.estimation import aligned, estimation_of, kept_rows, pairs_table
+from rollbook.rl.estimation import estimation_of, kept_rows, pairs_table
 from rollbook.settings.recipe import Recipe
 from rollbook.settings.recipe_sections import ComputeAdvantages
 from rollbook.tables.artifacts import write_rows
+from rollbook.tables.columns import aligned
 from rollbook.tables.schemas.base import MESSAGES
 
 SUFFIXES = (".jsonl", ".parquet")

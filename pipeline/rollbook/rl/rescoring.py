@@ -25,7 +25,6 @@ from rollbook.core.ragged import IntArray, Ragged
 from rollbook.rl.estimation import (
     Flags,
     advantages_table,
-    aligned,
     aligned_logprobs,
     estimation_of,
     has_measured,
@@ -33,9 +32,10 @@ from rollbook.rl.estimation import (
 )
 from rollbook.rl.scoring.inputs import inputs_of
 from rollbook.rl.scoring.scorer import Scorer
-from rollbook.rl.scoring.totals import mean_and_std, numbers_in
+from rollbook.rl.scoring.totals import mean_and_std
 from rollbook.settings.recipe_sections import ComputeAdvantages, ScoreRollouts
 from rollbook.tables.artifacts import schema_of
+from rollbook.tables.columns import aligned, group_labels, numbers_in
 from rollbook.tables.schemas.rescores import SCHEMA, SIGNALS
 from rollbook.tables.schemas.rollouts import IDS
 
@@ -284,8 +284,7 @@ def _log_weights(policy: Ragged, reference: Ragged, mask: Ragged) -> FloatArray:
 
 def _signals_of_groups(sampled: pa.Table) -> NDArray[np.str_]:
     """[G] what became of each group's signal."""
-    labels = sampled["group_id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    first = np.unique(labels, return_index=True)[1]
+    first = np.unique(group_labels(sampled), return_index=True)[1]
     return np.array(sampled["group_signal"].take(pa.array(first)).to_pylist(), dtype=str)
 
 

@@ -24,7 +24,6 @@ from rollbook.project.plan import load_stage
 from rollbook.project.run.store import Store
 from rollbook.rl.estimation import (
     advantages_table,
-    aligned,
     aligned_logprobs,
     estimation_of,
     has_measured,
@@ -38,6 +37,7 @@ from rollbook.rl.training.statistics import counts_rows, row_statistics, step_me
 from rollbook.rl.training.window import loss_inputs, torch_for_losses, window_of
 from rollbook.settings.recipe import Recipe
 from rollbook.settings.recipe_sections import ComputeAdvantages
+from rollbook.tables.columns import aligned
 
 if TYPE_CHECKING:
     from rollbook.components.losses.base import Loss, LossInputs, LossOutputs

@@ -285,12 +285,12 @@ def test_what_an_update_says_of_its_critic(project: Path) -> None:
 
 
 def test_returns_are_needed(project: Path) -> None:
-    from rollbook.core.errors import TrainingError
+    from rollbook.core.errors import ArtifactError, TrainingError
 
     write_policy()
     tables = tables_for(_digest("i0000"), ADVANTAGES)
     without = {**taught(tables), "advantages": tables["advantages"]}
     with pytest.raises(TrainingError, match="has a critic, and the advantages table no token_ret"):
         _update(without, _settings("head"), context())
-    with pytest.raises(TrainingError, match="logprobs table has 0 rows"):
+    with pytest.raises(ArtifactError, match=r"logprobs \(0 rows\)"):
         _update({**taught(tables), "logprobs": tables["logprobs"]}, _settings("head"), context())

@@ -7,12 +7,9 @@ As TRL 1.16 does it (ALGORITHMS §2, §14): one missing component does not resca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
@@ -56,12 +53,6 @@ def reward_metrics(
         )
     metrics["reward"], metrics["reward_std"] = mean_and_std(rewards)
     return metrics
-
-
-def numbers_in(column: pa.ChunkedArray) -> FloatArray:
-    """A column of numbers or truth values as float64, null as NaN."""
-    numbers: FloatArray = pc.fill_null(pc.cast(column, pa.float64()), math.nan).to_numpy()
-    return numbers
 
 
 def mean_and_std(values: FloatArray) -> tuple[float, float]:

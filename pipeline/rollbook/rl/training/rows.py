@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from rollbook.core.ragged import IntArray, Ragged
 from rollbook.rl.training.masks import without_truncated
 from rollbook.rl.training.mismatch import reported
 from rollbook.rl.training.rollout_correction import Correction, correction
+from rollbook.tables.columns import aligned, group_labels, per_token
 
 if TYPE_CHECKING:
     from rollbook.settings.recipe_correction import RolloutCorrection
@@ -162,27 +163,6 @@ def rows_of(prompts: pa.Table, rollouts: pa.Table, policy_digest: str) -> Rows:
     )
 
 
-def refuse_other_rows(table: pa.Table, rollouts: pa.Table, kind: str) -> None:
-    """Raises TrainingError unless a table has the rollouts' rows in the rollouts' order."""
-    if table.num_rows != rollouts.num_rows:
-        raise TrainingError(
-            f"the {kind} table has {table.num_rows} rows, the rollouts table {rollouts.num_rows}"
-        )
-    differs = pc.not_equal(table["rollout_id"], rollouts["rollout_id"])
-    if pc.any(differs).as_py():
-        place = pc.index(differs, True).as_py()
-        mine, theirs = table["rollout_id"][place], rollouts["rollout_id"][place]
-        raise TrainingError(
-            f"row {place} of the {kind} table is {mine}, of the rollouts table {theirs}"
-        )
-
-
-def group_labels(rollouts: pa.Table) -> IntArray:
-    """[R] integer label of each row's group, in order of appearance."""
-    column: Any = rollouts["group_id"].combine_chunks()
-    return np.asarray(pc.dictionary_encode(column).indices.to_numpy(), dtype=np.int64)
-
-
 def training_rows(
     tables: Mapping[str, pa.Table],
     update: UpdatePolicy,
@@ -198,18 +178,19 @@ def training_rows(
         corrected_by: how rollouts are corrected for an engine that differs from the trainer; None: not at all.
 
     Raises:
-        TrainingError: if the tables do not belong together, or hold too little for this recipe.
+        ArtifactError: if the tables do not name the same rollouts, or a list is not as long as its completion.
+        TrainingError: if the rollouts are of another policy, or the tables hold too little for this recipe.
     """
-    rollouts, advantages, logprobs = tables["rollouts"], tables["advantages"], tables["logprobs"]
-    refuse_other_rows(advantages, rollouts, "advantages")
+    rollouts, logprobs = tables["rollouts"], tables["logprobs"]
+    advantages = aligned(tables["advantages"], rollouts, "advantages")
     rows = rows_of(tables["prompts"], rollouts, policy_digest)
     kept = np.asarray(advantages["kept"].to_numpy())
     needs_old = update.compares_with_measured or corrected_by is not None
     needs_entropies, needs_reference = update.top_entropy < 1, update.loss.needs_reference
     learns_values = update.critic is not None
     if needs_old or needs_entropies or needs_reference or learns_values:
-        refuse_other_rows(logprobs, rollouts, "logprobs")
-    old = _measured(logprobs, "old_logprobs", rows) if needs_old else None
+        logprobs = aligned(logprobs, rollouts, "logprobs")
+    old = _measured(logprobs, "old_logprobs", rollouts) if needs_old else None
     mask, emptied_by = rows.loss_mask, {}
     if update.mask_truncated:
         finished = pc.not_equal(rollouts["finish_reason"], "length").to_numpy()
@@ -226,17 +207,17 @@ def training_rows(
         sampling_logprobs=rows.sampling_logprobs,
         greedy=rows.greedy,
         advantages=advantages["advantage"].to_numpy(),
-        token_advantages=_token_advantages(advantages, rows),
+        token_advantages=_token_advantages(advantages, rollouts),
         old_logprobs=rows.sampling_logprobs if update.old_logprobs == "sampling" else old,
-        ref_logprobs=_measured(logprobs, "ref_logprobs", rows) if needs_reference else None,
+        ref_logprobs=_measured(logprobs, "ref_logprobs", rollouts) if needs_reference else None,
         groups=group_labels(rollouts),
         kept=kept,
         emptied_by=_emptied_by(rows.loss_mask, emptied_by),
-        old_entropies=_measured(logprobs, "entropies", rows) if needs_entropies else None,
+        old_entropies=_measured(logprobs, "entropies", rollouts) if needs_entropies else None,
         rollout_weights=found.weights if found is not None and weighs else None,
         correction_metrics=reported(found.metrics) if found is not None else {},
-        old_values=_measured(logprobs, "values", rows) if learns_values else None,
-        returns=_returns(advantages, rows) if learns_values else None,
+        old_values=_measured(logprobs, "values", rollouts) if learns_values else None,
+        returns=_returns(advantages, rollouts) if learns_values else None,
         teaches=pc.is_valid(advantages["token_returns"]).to_numpy() if learns_values else None,
         pairs=_pairs(tables["pairs"], rollouts, kept) if update.loss.needs_pairs else None,
     )
@@ -289,14 +270,14 @@ def _emptied_by(given: Ragged, masks: Mapping[str, Ragged]) -> NDArray[np.str_]:
     return np.where(empty.any(0), names[empty.argmax(0)], "")
 
 
-def _token_advantages(advantages: pa.Table, rows: Rows) -> Ragged | None:
+def _token_advantages(advantages: pa.Table, rollouts: pa.Table) -> Ragged | None:
     column = advantages["token_advantages"]
     if 0 < column.null_count < len(column):
         raise TrainingError("the advantages table has token_advantages for some rows only")
-    return None if column.null_count else _as_long(column, "token_advantages", rows)
+    return None if column.null_count else per_token(advantages, "token_advantages", rollouts)
 
 
-def _returns(advantages: pa.Table, rows: Rows) -> Ragged:
+def _returns(advantages: pa.Table, rollouts: pa.Table) -> Ragged:
     """What a critic should have said of each completion token; 0 in rows without returns.
 
     Where no rollout has a reward there are none at all, and no group has a mean.
@@ -308,30 +289,13 @@ def _returns(advantages: pa.Table, rows: Rows) -> Ragged:
             "the recipe has a critic, and the advantages table no token_returns",
             "run `dvc repro`: compute_advantages must run again",
         )
-    return _as_long(column, "token_returns", rows)
+    return per_token(advantages, "token_returns", rollouts)
 
 
-def _measured(logprobs: pa.Table, name: str, rows: Rows) -> Ragged:
+def _measured(logprobs: pa.Table, name: str, rollouts: pa.Table) -> Ragged:
     if logprobs[name].null_count:
         raise TrainingError(
             f"the recipe needs {name}, and the logprobs table has none",
             "run `dvc repro`: measure_logprobs must run again",
         )
-    return _as_long(logprobs[name], name, rows)
-
-
-def _as_long(column: pa.ChunkedArray, name: str, rows: Rows) -> Ragged:
-    """The lists of a column, each as long as its completion; a null is a list of zeros."""
-    lists, valid = Ragged.from_column(column), pc.is_valid(column).to_numpy()
-    wrong = valid & (lists.lengths != rows.completions.lengths)
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        raise TrainingError(
-            f"{name} of row {place} has {lists.lengths[place]} items, its completion "
-            f"{rows.completions.lengths[place]} tokens"
-        )
-    if valid.all():
-        return lists
-    values = np.zeros(len(rows.completions.values), lists.values.dtype)
-    values[rows.completions.places(np.flatnonzero(valid))] = lists.values
-    return Ragged(values, rows.completions.lengths)
+    return per_token(logprobs, name, rollouts)

@@ -12,7 +12,8 @@ from rollbook.core.text import listed
 from rollbook.project.run.iteration import Iteration
 from rollbook.project.run.store import Store
 from rollbook.project.run.stored import StoredTable
-from rollbook.rl.scoring.totals import FloatArray, numbers_in
+from rollbook.rl.scoring.totals import FloatArray
+from rollbook.tables.columns import numbers_in
 from rollbook.views.doctor.rollouts import Rollouts, Tables
 
 

@@ -15,8 +15,9 @@ from rollbook.components.advantages.moments import Moments, moments_of
 from rollbook.components.rewards.base import Reward
 from rollbook.core.ragged import IntArray, Ragged
 from rollbook.project.run.stored import StoredTable
-from rollbook.rl.estimation import Flags, aligned
-from rollbook.rl.scoring.totals import FloatArray, numbers_in
+from rollbook.rl.estimation import Flags
+from rollbook.rl.scoring.totals import FloatArray
+from rollbook.tables.columns import aligned, numbers_in
 from rollbook.views.doctor.statistics import same_pairs, without_nan
 
 NGRAM = 3

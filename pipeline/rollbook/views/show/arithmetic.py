@@ -23,7 +23,6 @@ from rollbook.core.component import problems_of
 from rollbook.core.errors import RollbookError
 from rollbook.core.field_docs import formula_of, headline_of
 from rollbook.rl.estimation import (
-    aligned,
     aligned_logprobs,
     estimation_of,
     old_and_reference,
@@ -31,6 +30,7 @@ from rollbook.rl.estimation import (
 )
 from rollbook.rl.scoring.totals import weighted_total
 from rollbook.settings.recipe_sections import ComputeAdvantages
+from rollbook.tables.columns import aligned
 from rollbook.views.show.facts import AdvantageArithmetic
 from rollbook.views.show.written_out import number, written_out
 

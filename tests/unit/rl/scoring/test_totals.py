@@ -1,8 +1,7 @@
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from rollbook.rl.scoring.totals import numbers_in, reward_metrics, weighted_total
+from rollbook.rl.scoring.totals import reward_metrics, weighted_total
 
 NAN = float("nan")
 
@@ -43,12 +42,3 @@ def test_the_order_of_rows_changes_no_digit() -> None:
 def test_weights_may_be_zero_or_negative(weights: list[float]) -> None:
     components = np.array([[1.0, 4.0]])
     assert weighted_total(components, weights)[0] == weights[0] + 4 * weights[1]
-
-
-def test_numbers_in_a_column() -> None:
-    np.testing.assert_array_equal(
-        numbers_in(pa.chunked_array([[1.5, None], [2.0]])), [1.5, np.nan, 2]
-    )
-    np.testing.assert_array_equal(
-        numbers_in(pa.chunked_array([[True, None, False]])), [1, np.nan, 0]
-    )
