@@ -27,7 +27,7 @@ CODE_HASH_VERSION = "2"
 LIBRARY = ("rollbook", "rollbook.stages")
 """Rollbook's own packages, whose code is hashed wherever they lie."""
 FRAME = frozenset({
-    "__init__", "components.prompt_format", "core", "dvc.fork_client", "dvc.guard",
+    "__init__", "components.advantages.writing", "components.prompt_format", "core", "dvc.fork_client", "dvc.guard",
     "project.check", "project.code", "project.dependencies", "project.environment",
     "project.plan", "project.plan_file", "project.run", "project.stage", "rl.context",
     "settings.config", "settings.params", "settings.recipe", "settings.recipe_correction",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -14,6 +15,8 @@ from rollbook.core.component import Component
 from rollbook.core.ragged import IntArray, Ragged
 
 FloatArray = NDArray[np.float64]
+Arithmetic = tuple[list[str], float]
+"""Lines that write an advantage out in numbers, and the number they come to."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +148,18 @@ class AdvantageEstimator(Component):
 
     def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
         raise NotImplementedError
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:  # noqa: ARG002
+        """How one advantage is computed, in numbers, for people to read.
+
+        It is shown only if it comes to the advantage that the estimator gave. Where tokens have advantages of their
+        own, it is about their mean.
+
+        Args:
+            inputs: of the call.
+            row: of the rollout; it has a reward.
+
+        Returns:
+            Lines, and the number they come to; no lines where the formula is too long for that.
+        """
+        return [], math.nan

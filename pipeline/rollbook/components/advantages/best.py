@@ -23,9 +23,11 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
 from rollbook.components.advantages.kl_reward import CHOOSES, refuse_penalty
 from rollbook.components.advantages.moments import NOISE, any_of_group, moments_of
+from rollbook.components.advantages.writing import listed, members, signed
 from rollbook.components.signals import Signal
 from rollbook.core.errors import ArtifactError
 from rollbook.core.ragged import IntArray
@@ -103,6 +105,16 @@ class Best(AdvantageEstimator):
         labels = inputs.groups[rows]
         place = np.arange(len(rows)) - np.searchsorted(labels, labels)
         return rows if self.keep is None else rows[place < self.keep]
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        chosen = bool(self(inputs).advantages[row])
+        bound = "" if self.min_reward is None else f" at or above {self.min_reward:g}"
+        wanted = "all" if self.keep is None else f"{self.keep} best"
+        said = f"chosen are the {wanted}{bound} of {listed(members(inputs, row))}"
+        if not chosen:
+            return [said, "it is not among them: A = 0"], 0.0
+        return [said, f"it is among them: A = {signed(1.0)}"], 1.0
 
 
 def _reached(inputs: AdvantageInputs, bound: float) -> NDArray[np.bool_]:

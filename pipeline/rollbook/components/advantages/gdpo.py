@@ -23,6 +23,7 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
     FloatArray,
 )
 from rollbook.components.advantages.kl_reward import READS_PARTS, refuse_penalty
@@ -36,6 +37,7 @@ from rollbook.components.advantages.moments import (
     std_of,
     whitening,
 )
+from rollbook.components.advantages.writing import bracketed, divisor, less, number, signed
 from rollbook.core.ragged import IntArray
 
 
@@ -121,3 +123,29 @@ class Gdpo(AdvantageEstimator):
             counted = inputs.scorable & spread  # without spread, s is 0, and so is the batch's mean
             mean, factor = normalizing(sums, self.std_ddof, self.eps)
         return Scores(sums, spread, counted, mean, factor)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        scores = self.scores(inputs)
+        if not scores.spread[row]:
+            return ["no reward differs within its group: no signal, A = 0"], 0.0
+        lines = []
+        for place, (weight, values) in enumerate(
+            zip(inputs.weights, inputs.components.T, strict=True), 1
+        ):
+            z, _, part = self.z_scores(values, inputs.groups)
+            if weight == 0 or not z[row]:
+                lines.append(f"z of reward {place} counts 0")
+                continue
+            lines.append(
+                f"z of reward {place} = {less(float(values[row]), float(part.mean[row]))} / "
+                f"({number(float(part.std[row]))} + {self.eps:g}) = {signed(float(z[row]))}, weight {weight:g}"
+            )
+        own = float(scores.sums[row])
+        value = (own - scores.mean) * scores.factor
+        return [
+            *lines,
+            f"s = Σ weight · z = {signed(own)}",
+            f"A = ({signed(own)} − {bracketed(scores.mean)}) / {divisor(scores.factor)} = {signed(value)}, "
+            "by mean and deviation of s in the iteration",
+        ], value

@@ -16,8 +16,10 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
-from rollbook.components.advantages.moments import Singletons
+from rollbook.components.advantages.moments import Singletons, moments_of
+from rollbook.components.advantages.writing import less, mean_line, no_signal, signed
 
 
 class Gpg(Singletons, AdvantageEstimator):
@@ -31,3 +33,18 @@ class Gpg(Singletons, AdvantageEstimator):
         advantages = np.zeros(len(inputs.rewards))
         advantages[signal] = scale * (inputs.rewards[signal] - group.mean[signal])
         return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        if not group.spread[row]:
+            return no_signal(inputs, row)
+        known = inputs.unpenalized[inputs.scorable]
+        scored = max(int(np.count_nonzero(known)), 1)
+        reward, mean = float(inputs.rewards[row]), float(group.mean[row])
+        value = len(known) / scored * (reward - mean)
+        return [
+            mean_line(inputs, row, group),
+            f"of {len(known)} rewards of the iteration {scored} are not 0",
+            f"A = {len(known)} / {scored} · {less(reward, mean)} = {signed(value)}",
+        ], value

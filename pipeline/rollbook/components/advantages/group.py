@@ -22,8 +22,23 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
-from rollbook.components.advantages.moments import Ddof, Eps, Singletons, std_of
+from rollbook.components.advantages.moments import (
+    Ddof,
+    Eps,
+    Singletons,
+    moments_of,
+    std_of,
+)
+from rollbook.components.advantages.writing import (
+    bracketed,
+    less,
+    mean_line,
+    no_signal,
+    number,
+    signed,
+)
 
 
 class Group(Singletons, AdvantageEstimator):
@@ -49,3 +64,26 @@ class Group(Singletons, AdvantageEstimator):
         centred = inputs.rewards[signal] - group.mean[signal]
         advantages[signal] = centred if self.scale == "none" else centred / (std[signal] + self.eps)
         return AdvantageOutputs(advantages, group.mean, std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
+        if not group.spread[row]:
+            return no_signal(inputs, row)
+        reward, mean = float(inputs.rewards[row]), float(group.mean[row])
+        lines = [mean_line(inputs, row, group)]
+        if self.scale == "none":
+            return [
+                *lines,
+                f"A = {number(reward)} − {bracketed(mean)} = {signed(reward - mean)}",
+            ], reward - mean
+        std, of = float(group.std[row]), "of the same rewards"
+        if self.scale == "batch":
+            std = std_of(inputs.rewards, self.std_ddof)
+            of = f"of all {int(inputs.scorable.sum())} rewards of the iteration"
+        value = (reward - mean) / (std + self.eps)
+        return [
+            *lines,
+            f"σ = {number(std)}, the {'sample' if self.std_ddof else 'population'} deviation {of}",
+            f"A = {less(reward, mean)} / ({number(std)} + {self.eps:g}) = {signed(value)}",
+        ], value

@@ -17,8 +17,16 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
-from rollbook.components.advantages.moments import Ddof, Eps, Singletons, normalizing
+from rollbook.components.advantages.moments import (
+    Ddof,
+    Eps,
+    Singletons,
+    moments_of,
+    normalizing,
+)
+from rollbook.components.advantages.writing import bracketed, divisor, no_signal, number, signed
 
 
 class LeaveOneOut(Singletons, AdvantageEstimator):
@@ -47,3 +55,32 @@ class LeaveOneOut(Singletons, AdvantageEstimator):
             mean, factor = normalizing(advantages[compared], self.std_ddof, self.eps)
             advantages[signal] = (advantages[signal] - mean) * factor
         return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
+        if not group.spread[row]:
+            return no_signal(inputs, row)
+        reward = float(inputs.rewards[row])
+        count = int(group.count[row])
+        others = (float(group.mean[row]) * count - reward) / (count - 1)
+        value = reward - others
+        lines = [
+            f"mean of the {count - 1} other rewards = {number(others)}",
+            f"A = {number(reward)} − {bracketed(others)} = {signed(value)}",
+        ]
+        if not self.normalize:
+            return lines, value
+        raw = np.zeros(len(inputs.rewards))
+        signal = group.spread & inputs.scorable
+        counts = group.count[signal]
+        raw[signal] = (inputs.rewards[signal] - group.mean[signal]) * counts / (counts - 1)
+        mean, factor = normalizing(
+            raw[inputs.scorable & (group.count > 1)], self.std_ddof, self.eps
+        )
+        last = (value - mean) * factor
+        return [
+            *lines,
+            f"A ← ({signed(value)} − {bracketed(mean)}) / {divisor(factor)} = {signed(last)}, "
+            "by mean and deviation of all advantages of the iteration",
+        ], last

@@ -17,8 +17,10 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
 from rollbook.components.advantages.moments import NOISE, Eps, moments_of
+from rollbook.components.advantages.writing import less, mean_line, no_signal, number, signed
 
 
 class MaxRl(AdvantageEstimator):
@@ -38,3 +40,20 @@ class MaxRl(AdvantageEstimator):
         advantages = np.zeros(len(inputs.rewards))
         advantages[signal] = (inputs.rewards[signal] - mean) / (mean + self.eps)
         return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        if not group.spread[row]:
+            return no_signal(inputs, row)
+        reward, mean = float(inputs.rewards[row]), float(group.mean[row])
+        if mean <= 0:
+            return [
+                mean_line(inputs, row, group),
+                "μ is not above 0: nothing to learn from, A = 0",
+            ], 0.0
+        value = (reward - mean) / (mean + self.eps)
+        return [
+            mean_line(inputs, row, group),
+            f"A = {less(reward, mean)} / ({number(mean)} + {self.eps:g}) = {signed(value)}",
+        ], value

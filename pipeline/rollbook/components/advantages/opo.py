@@ -16,8 +16,16 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
-from rollbook.components.advantages.moments import Singletons, group_sums
+from rollbook.components.advantages.moments import Singletons, group_sums, moments_of
+from rollbook.components.advantages.writing import (
+    WRITTEN_MEMBERS,
+    bracketed,
+    no_signal,
+    number,
+    signed,
+)
 
 
 class Opo(Singletons, AdvantageEstimator):
@@ -34,3 +42,22 @@ class Opo(Singletons, AdvantageEstimator):
         advantages = np.zeros(len(inputs.rewards))
         advantages[signal] = inputs.rewards[signal] - baseline[signal]
         return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        if not group.spread[row]:
+            return no_signal(inputs, row)
+        mine = (inputs.groups == inputs.groups[row]) & inputs.scorable
+        lengths, rewards = inputs.lengths[mine], inputs.rewards[mine]
+        total = int(lengths.sum())
+        if not total:
+            return ["no answer of the group has tokens to train on: A = 0"], 0.0
+        baseline = float((lengths * rewards).sum() / total)
+        value = float(inputs.rewards[row]) - baseline
+        terms = " + ".join(f"{n} · {number(r)}" for n, r in zip(lengths, rewards, strict=True))
+        shown = terms if len(rewards) <= WRITTEN_MEMBERS else "tokens · reward"
+        return [
+            f"mean reward of the group's tokens = ({shown}) / {total} = {number(baseline)}",
+            f"A = {number(float(inputs.rewards[row]))} − {bracketed(baseline)} = {signed(value)}",
+        ], value

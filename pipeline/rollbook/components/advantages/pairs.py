@@ -22,10 +22,17 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
     FloatArray,
 )
 from rollbook.components.advantages.kl_reward import CHOOSES, refuse_penalty
-from rollbook.components.advantages.moments import NOISE, any_of_group, group_sums, moments_of
+from rollbook.components.advantages.moments import (
+    NOISE,
+    any_of_group,
+    group_sums,
+    moments_of,
+)
+from rollbook.components.advantages.writing import listed, members, signed
 from rollbook.components.signals import Signal
 from rollbook.core.errors import ArtifactError
 from rollbook.core.ragged import IntArray
@@ -59,14 +66,7 @@ class Pairs(AdvantageEstimator):
             ConfigError: if there is a KL penalty in the rewards.
         """
         refuse_penalty(inputs, f"pairs {CHOOSES}")
-        draws = inputs.draws if self.needs_draws else None
-        if self.needs_draws and draws is None:
-            raise ArtifactError("pairs needs random numbers of the rollouts, and there are none")
-        found = [
-            members[self._of_group(inputs.rewards[members], _at(draws, members))]
-            for members in _groups(inputs)
-        ]
-        pairs: IntArray = np.concatenate([np.empty((0, 2), np.int64), *found])
+        pairs = self._pairs(inputs)
         won, lost = (np.bincount(side, minlength=len(inputs.rewards)) for side in pairs.T)
         in_pairs = won + lost > 0
         of_group = group_sums(won.astype(np.float64), inputs.groups)
@@ -79,6 +79,17 @@ class Pairs(AdvantageEstimator):
             pairs=pairs,
             kept=in_pairs,
         )
+
+    def _pairs(self, inputs: AdvantageInputs) -> IntArray:
+        """[P, 2] rows of the chosen and the rejected answers, group by group."""
+        draws = inputs.draws if self.needs_draws else None
+        if self.needs_draws and draws is None:
+            raise ArtifactError("pairs needs random numbers of the rollouts, and there are none")
+        found = [
+            rows[self._of_group(inputs.rewards[rows], _at(draws, rows))] for rows in _groups(inputs)
+        ]
+        pairs: IntArray = np.concatenate([np.empty((0, 2), np.int64), *found])
+        return pairs
 
     def _of_group(self, rewards: FloatArray, draws: FloatArray | None) -> IntArray:
         """[P, 2] places of the chosen and the rejected answer.
@@ -98,6 +109,20 @@ class Pairs(AdvantageEstimator):
             return np.empty((0, 2), np.int64)
         of_worse = rewards[worse] if draws is None else draws[worse]
         return np.array([[best, worse[of_worse.argmin()]]])
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        pairs = self._pairs(inputs)
+        pairs = pairs[inputs.groups[pairs[:, 0]] == inputs.groups[row]]
+        if not len(pairs):
+            return ["its group makes no pair of answers whose rewards differ enough: A = 0"], 0.0
+        won, lost = (int((side == row).sum()) for side in pairs.T)
+        value = (won - lost) / len(pairs)
+        return [
+            f"rewards of its group: {listed(members(inputs, row))}",
+            f"of {len(pairs)} pairs it is chosen in {won} and rejected in {lost}",
+            f"A = ({won} − {lost}) / {len(pairs)} = {signed(value)}",
+        ], value
 
 
 def _groups(inputs: AdvantageInputs) -> Iterator[IntArray]:

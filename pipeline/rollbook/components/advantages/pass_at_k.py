@@ -19,8 +19,16 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
 from rollbook.components.advantages.moments import Ddof, Eps, ascending, moments_of
+from rollbook.components.advantages.writing import (
+    bracketed,
+    members,
+    no_signal,
+    number,
+    signed,
+)
 
 
 class PassAtK(AdvantageEstimator):
@@ -49,3 +57,25 @@ class PassAtK(AdvantageEstimator):
         if self.scale == "group":
             advantages[best] /= group.std[best] + self.eps
         return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, self.std_ddof)
+        if not group.spread[row]:
+            return no_signal(inputs, row)
+        second, best = np.sort(members(inputs, row))[-2:]
+        reward = float(inputs.rewards[row])
+        if reward < best:
+            return [
+                f"the best reward of its group is {number(best)}, its own {number(reward)}: A = 0"
+            ], 0.0
+        lead = float(best - second)
+        line = f"{number(best)} − {bracketed(float(second))}"
+        if self.scale == "none":
+            return [f"A = {line} = {signed(lead)}, best less second best"], lead
+        std = float(group.std[row])
+        value = lead / (std + self.eps)
+        return [
+            f"best less second best = {line} = {number(lead)}; σ of the group = {number(std)}",
+            f"A = {number(lead)} / ({number(std)} + {self.eps:g}) = {signed(value)}",
+        ], value

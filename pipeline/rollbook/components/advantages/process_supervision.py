@@ -22,11 +22,19 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
     FloatArray,
 )
 from rollbook.components.advantages.kl_reward import READS_PARTS, refuse_penalty
 from rollbook.components.advantages.moments import Ddof, Eps, moments_of
 from rollbook.components.advantages.per_token import discounted_sums, token_outputs
+from rollbook.components.advantages.writing import (
+    WRITTEN_MEMBERS,
+    bracketed,
+    listed,
+    number,
+    signed,
+)
 from rollbook.core.errors import ArtifactError
 from rollbook.core.ragged import IntArray, Ragged
 
@@ -112,6 +120,28 @@ class ProcessSupervision(AdvantageEstimator):
             pool.std[of_rows],
             pool.spread[of_rows],
         )
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        steps = self.steps(inputs)
+        if not steps.spread[row]:
+            return ["no step's reward differs from the others of its group: no signal, A = 0"], 0.0
+        mine = steps.z.row_of == row
+        z, ends = steps.z.values[mine], steps.ends[mine]
+        trained = np.flatnonzero(inputs.loss_mask.values[inputs.loss_mask.row_of == row])
+        if not trained.size:
+            return ["it has no tokens to train on: A = 0"], 0.0
+        counts = np.array([np.count_nonzero(trained <= end) for end in ends])
+        value = float((z * counts).sum() / trained.size)
+        terms = " + ".join(
+            f"{count} · {bracketed(each)}" for count, each in zip(counts, z.tolist(), strict=True)
+        )
+        return [
+            f"steps of its group: mean {number(float(steps.mean[row]))}, σ = {number(float(steps.std[row]))}",
+            f"z of its {len(z)} steps: {listed(z.tolist())}; a token gets those of its own and later steps",
+            f"A = ({terms if len(z) <= WRITTEN_MEMBERS else 'tokens · z'}) / {trained.size} = {signed(value)}, "
+            "the mean over its tokens",
+        ], value
 
 
 def _steps_of(inputs: AdvantageInputs) -> tuple[Ragged, Ragged]:

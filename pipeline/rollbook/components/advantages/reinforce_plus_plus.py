@@ -18,9 +18,11 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
-from rollbook.components.advantages.moments import moments_of
+from rollbook.components.advantages.moments import moments_of, whitening
 from rollbook.components.advantages.per_token import discounted_sums, token_outputs, whitened
+from rollbook.components.advantages.writing import bracketed, divisor, number, signed
 
 
 class ReinforcePlusPlus(AdvantageEstimator):
@@ -39,3 +41,22 @@ class ReinforcePlusPlus(AdvantageEstimator):
         returns = discounted_sums(inputs.token_rewards, inputs.loss_mask, self.gamma)
         tokens = whitened(returns, inputs.loss_mask, inputs.scorable)
         return token_outputs(inputs, tokens, group)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        returns = discounted_sums(inputs.token_rewards, inputs.loss_mask, self.gamma)
+        mean, factor = whitening(
+            returns.values[inputs.loss_mask.values & inputs.scorable[returns.row_of]]
+        )
+        own = returns.values[returns.row_of == row][inputs.loss_mask.values[returns.row_of == row]]
+        if not own.size:
+            return ["it has no tokens to train on: A = 0"], 0.0
+        average = float(own.mean())
+        value = (average - mean) * factor
+        return [
+            f"R of its {len(own)} tokens, from the first to the last: {number(own[0])} to {number(own[-1])}, "
+            f"on average {number(average)}",
+            f"over all tokens of the iteration R has mean {number(mean)}",
+            f"A = ({number(average)} − {bracketed(mean)}) / {divisor(factor)} = {signed(value)}, "
+            "the mean over its tokens",
+        ], value

@@ -12,14 +12,30 @@ reward or without a scorable sibling get 0 and are left out; verl gives a single
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
-from rollbook.components.advantages.moments import Singletons, whitening
+from rollbook.components.advantages.moments import (
+    WHITENING_STD,
+    Singletons,
+    moments_of,
+    whitening,
+)
+from rollbook.components.advantages.writing import (
+    bracketed,
+    divisor,
+    mean_line,
+    no_signal,
+    number,
+    signed,
+)
 
 
 class ReinforcePlusPlusBaseline(Singletons, AdvantageEstimator):
@@ -34,3 +50,21 @@ class ReinforcePlusPlusBaseline(Singletons, AdvantageEstimator):
         mean, factor = whitening(np.repeat(centred[compared], inputs.lengths[compared]))
         advantages = np.where(compared, (centred - mean) * factor, 0.0)
         return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        compared = inputs.scorable & (group.count > 1)
+        if not compared[row]:
+            return no_signal(inputs, row)
+        centred = np.where(compared & group.spread, inputs.rewards - group.mean, 0.0)
+        mean, factor = whitening(np.repeat(centred[compared], inputs.lengths[compared]))
+        reward, own = float(inputs.rewards[row]), float(centred[row])
+        value = (own - mean) * factor
+        std = math.sqrt(max((1 / factor) ** 2 - WHITENING_STD**2, 0.0)) if factor else 0.0
+        return [
+            mean_line(inputs, row, group),
+            f"c = {number(reward)} − {bracketed(float(group.mean[row]))} = {signed(own)}",
+            f"over all tokens of the iteration c has mean {number(mean)} and deviation {number(std)}",
+            f"A = ({signed(own)} − {bracketed(mean)}) / {divisor(factor)} = {signed(value)}",
+        ], value

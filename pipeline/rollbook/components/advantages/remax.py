@@ -11,6 +11,7 @@ has none, get 0, as do rewards that equal the greedy one up to rounding.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -19,9 +20,11 @@ from rollbook.components.advantages.base import (
     AdvantageEstimator,
     AdvantageInputs,
     AdvantageOutputs,
+    Arithmetic,
 )
 from rollbook.components.advantages.moments import NOISE, any_of_group, moments_of
 from rollbook.components.advantages.per_token import discounted_sums, token_outputs
+from rollbook.components.advantages.writing import bracketed, number, signed
 from rollbook.core.errors import ArtifactError
 from rollbook.core.ragged import Ragged
 
@@ -57,3 +60,16 @@ class Remax(AdvantageEstimator):
         counted = mask.values & known[mask.row_of]
         tokens = np.where(counted, returns.values - greedy[mask.row_of], 0.0)
         return token_outputs(inputs, Ragged(tokens, mask.lengths), group, informative)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        """See `AdvantageEstimator.arithmetic`."""
+        if inputs.greedy_rewards is None or inputs.token_penalties is not None:
+            return [], math.nan
+        reward, greedy = float(inputs.rewards[row]), float(inputs.greedy_rewards[row])
+        if math.isnan(greedy):
+            return ["the greedy answer has no reward: nothing to compare with, A = 0"], 0.0
+        value = reward - greedy
+        return [
+            f"the greedy answer to the same prompt has {number(greedy)}",
+            f"A = {number(reward)} − {bracketed(greedy)} = {signed(value)}",
+        ], value

@@ -16,8 +16,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from rollbook.components.advantages.base import AdvantageInputs, AdvantageOutputs
+from rollbook.components.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+)
 from rollbook.components.advantages.kl_reward import penalized, token_penalties
+from rollbook.components.advantages.writing import number
 from rollbook.components.coefficients import start_of
 from rollbook.core.component import problems_of
 from rollbook.core.errors import RollbookError
@@ -32,7 +37,6 @@ from rollbook.rl.scoring.totals import weighted_total
 from rollbook.settings.recipe_sections import ComputeAdvantages
 from rollbook.tables.columns import aligned
 from rollbook.views.show.facts import AdvantageArithmetic
-from rollbook.views.show.written_out import number, written_out
 
 COLUMNS: Mapping[str, Sequence[str] | None] = {
     "rollouts": ("rollout_id", "group_id", "greedy", "loss_mask", "seed", "text"),
@@ -125,6 +129,26 @@ def arithmetic_of(
         agrees=agrees and not found.wrong_total(known),
         problem=problem or found.wrong_total(known),
     )
+
+
+def written_out(
+    estimator: AdvantageEstimator, seen: AdvantageInputs, row: int, advantage: float
+) -> list[str]:
+    """An advantage in numbers, as the estimator writes it; empty where it does not, or comes to another number.
+
+    Args:
+        estimator: with its settings.
+        seen: its inputs.
+        row: of the rollout.
+        advantage: that it gave the rollout.
+    """
+    if math.isnan(seen.rewards[row]):
+        return ["it has no reward, so it is left out of its group and its advantage is 0"]
+    try:
+        lines, value = estimator.arithmetic(seen, row)
+    except Exception as error:  # as above
+        return [_said_by(error)]
+    return lines if math.isclose(value, advantage, rel_tol=SAME, abs_tol=SAME) else []
 
 
 def _said_by(error: Exception) -> str:

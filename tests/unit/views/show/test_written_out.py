@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollbook.components.advantages.base import AdvantageEstimator, AdvantageInputs
+from rollbook.components.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    AdvantageOutputs,
+    Arithmetic,
+)
+from rollbook.components.advantages.moments import moments_of
 from rollbook.core.field_docs import formula_of
 from rollbook.core.registry import build, menu
-from rollbook.views.show.written_out import WRITERS, written_out
+from rollbook.views.show.arithmetic import written_out
 from tests.builders import advantage_inputs
 
 REWARDS = [0.8, 0.3, 0.6, 0.3, 1.0, 0.0, 0.0, math.nan, 1.0, 1.0, 1.0, 1.0, -0.5, 0.25, 0.5, 1.5]
@@ -79,8 +85,40 @@ def test_it_comes_to_the_estimators_number(spec: dict[str, Any]) -> None:
             assert advantage == 0 and lines[-1].endswith(("A = 0", "advantage is 0"))
 
 
-def test_all_writers_are_tested() -> None:
-    assert {spec["name"] for spec in SPECS} == {module for module, _ in WRITERS}
+def test_all_that_write_their_arithmetic_are_tested() -> None:
+    default = AdvantageEstimator.arithmetic
+    own = {
+        name
+        for name in menu("advantages")
+        if type(estimator_of({"name": name})).arithmetic is not default
+    }
+    assert {spec["name"] for spec in SPECS} == own
+
+
+class Centred(AdvantageEstimator):
+    """An estimator of a user's own."""
+
+    fails: bool = False
+
+    def __call__(self, inputs: AdvantageInputs) -> AdvantageOutputs:
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        advantages = np.nan_to_num(inputs.rewards - group.mean)
+        return AdvantageOutputs(advantages, group.mean, group.std, group.spread)
+
+    def arithmetic(self, inputs: AdvantageInputs, row: int) -> Arithmetic:
+        if self.fails:
+            raise KeyError("row")
+        group = moments_of(inputs.rewards, inputs.groups, 0)
+        value = float(inputs.rewards[row] - group.mean[row])
+        return [f"A = {value:+.3g}"], value
+
+
+def test_an_estimator_of_a_users_own_writes_its_arithmetic() -> None:
+    advantage = Centred()(seen()).advantages[0]
+    assert written_out(Centred(), seen(), 0, advantage) == ["A = +0.3"]
+    assert written_out(Centred(), seen(), 0, advantage + 1) == []
+    (line,) = written_out(Centred(fails=True), seen(), 0, advantage)
+    assert line.startswith("the estimator failed: KeyError")
 
 
 def test_another_number_is_not_explained() -> None:
