@@ -17,10 +17,10 @@ import pyarrow as pa
 from benchmarks import scoring
 from benchmarks.memory import Watch, peak_mib
 from benchmarks.tables import markdown
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.ragged import Ragged
 from rollbook.core.yaml import flow
 from rollbook.rl.scoring.scorer import FEW_ROWS
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.tables.artifacts import schema_of, write_table
 from rollbook.tables.schemas.rollouts import IDS
 from tests.e2e.projects import environment

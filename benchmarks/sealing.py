@@ -18,10 +18,10 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from benchmarks.tables import markdown
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import read_yaml
 from rollbook.project.plan_file import ITERATION_STAGES
 from rollbook.project.sealing import Sealing, definitions_of
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.params import parse_params, read_params
 from rollbook.settings.sealed import files_of
 from rollbook.tables.artifacts import write_json

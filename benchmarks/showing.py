@@ -18,11 +18,10 @@ import pyarrow as pa
 from benchmarks.tables import markdown
 from rollbook.components.policies.byte_tokenizer import save_byte_tokenizer
 from rollbook.core.framework_imports import lean_transformers
-from rollbook.core.ids import BASE_KEY, group_id_of, rollout_id_of
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE, group_id_of, rollout_id_of
 from rollbook.core.ragged import Ragged
 from rollbook.dvc.lock import LOCK_FILE
 from rollbook.project.plan_file import ITERATION_STAGES
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.tables.artifacts import (
     Facts,
     path_of,

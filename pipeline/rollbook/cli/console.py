@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from rollbook.core.errors import RollbookError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.text import visible
-from rollbook.settings.config import PARAMS_FILE
 
 if TYPE_CHECKING:
     from rich.console import Console

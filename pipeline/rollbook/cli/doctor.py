@@ -14,9 +14,8 @@ import click
 
 from rollbook.cli.console import WIDTH_IN_FILES, note_off_lock, refuse_elsewhere
 from rollbook.core.errors import ArtifactError
-from rollbook.core.ids import BASE_KEY
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE
 from rollbook.core.text import json_safe, visible
-from rollbook.settings.config import PARAMS_FILE
 
 if TYPE_CHECKING:
     from rollbook.views.doctor.checks.base import Check

@@ -75,7 +75,7 @@ def _iteration(run: Run, wanted: str | None) -> str | None:
     Raises:
         ConfigError: if it is not one of params.yaml, or has no rollouts yet.
     """
-    from rollbook.settings.config import PARAMS_FILE
+    from rollbook.core.ids import PARAMS_FILE
 
     if wanted is None and not PARAMS_FILE.exists():
         return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from rollbook.core.errors import ConfigError, Problem, RollbookError, nearest
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import WORDS, Entry, flow, parse_yaml, read_yaml, with_entries
 from rollbook.project.run.run import Run
 from rollbook.rl.recipe_diff import (
@@ -20,7 +21,6 @@ from rollbook.rl.recipe_diff import (
     pushes,
     token_weights,
 )
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.params import (
     parse_params,
     read_params,

@@ -7,11 +7,10 @@ from pathlib import Path
 import click
 
 from rollbook.core.errors import ArtifactError, RollbookError
-from rollbook.core.ids import BASE_KEY
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE
 from rollbook.core.yaml import parse_yaml
 from rollbook.project.environment import git_says
 from rollbook.project.run.store import Store
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.examples import examples, read_example
 from rollbook.settings.params import parse_params, write_text
 

@@ -7,11 +7,15 @@ import json
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+PARAMS_FILE = Path("params.yaml")
+SEALED_FOLDER = Path("sealed")
+"""Files of sealed iterations; see `rollbook.settings.sealed`."""
 BASE_KEY = "i0000"
 """Key of the base policy; every chain of iterations starts from it."""
 ITERATION_KEY = re.compile(r"[A-Za-z]+[0-9]{4}")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rollbook.core.atomic import replacing
 from rollbook.core.errors import RollbookError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.project.environment import git_says
 from rollbook.project.template import FILES, FOLDER, IGNORE_FILES
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.examples import Example
 from rollbook.tables.artifacts import ROOT
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbook.core.atomic import TEMPORARY_PREFIX, replacing
 from rollbook.core.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
-from rollbook.core.ids import BASE_KEY
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE
 from rollbook.core.yaml import flow, read_yaml, without_entries
 from rollbook.dvc import guard
 from rollbook.dvc.lock import (
@@ -36,7 +36,7 @@ from rollbook.project import check
 from rollbook.project.plan_file import RESCORE_STAGE
 from rollbook.project.run.currency import Currency
 from rollbook.project.run.run import Run
-from rollbook.settings.config import PARAMS_FILE, Params, run_settings
+from rollbook.settings.config import Params, run_settings
 from rollbook.settings.params import read_text, write_text
 from rollbook.settings.recipe import Iteration
 from rollbook.settings.sealed import VERSION, files_of, read_part

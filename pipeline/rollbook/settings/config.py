@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -32,7 +31,6 @@ from rollbook.core.runtime import Runtime
 from rollbook.settings.recipe import Iteration, Recipe
 from rollbook.settings.sealed import SealedIteration
 
-PARAMS_FILE = Path("params.yaml")
 ONCE_SETTINGS = ("seed", "data", "policy")
 """Sections of params.yaml that every iteration of a run has in common."""
 RescoreName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from rollbook.core.atomic import replacing
 from rollbook.core.component import problems_of
 from rollbook.core.errors import ConfigError, Problem, damaged_text, nearest
-from rollbook.core.ids import BASE_KEY, ITERATION_KEY
+from rollbook.core.ids import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from rollbook.core.yaml import read_yaml
-from rollbook.settings.config import PARAMS_FILE, Params
+from rollbook.settings.config import Params
 from rollbook.settings.sealed import SealedIteration, read_sealed
 
 

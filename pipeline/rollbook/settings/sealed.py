@@ -21,12 +21,12 @@ from pydantic import ValidationError
 
 from rollbook.core.component import problems_of
 from rollbook.core.errors import ConfigError, Problem
+from rollbook.core.ids import SEALED_FOLDER as FOLDER
 from rollbook.core.ids import order_of
 from rollbook.settings.recipe import Iteration, Recipe
 from rollbook.settings.recipe_sections import PreparePrompts
 from rollbook.tables.schemas.versions import newest, refusal, upgrade_json
 
-FOLDER = Path("sealed")
 VERSION = newest("sealed")
 
 

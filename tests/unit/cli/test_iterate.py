@@ -7,8 +7,8 @@ from ruamel.yaml import YAML
 
 from rollbook.cli.iterate import iterate, next_iterations, with_iterations
 from rollbook.core.errors import ConfigError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import read_yaml
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.params import parse_params
 from tests.unit.settings.test_params import SHIPPED_TEXT as TEXT
 from tests.unit.settings.test_params import shipped

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from rollbook.core.errors import ConfigError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import read_yaml
 from rollbook.dvc import guard
 from rollbook.dvc.lock import LOCK_FILE, output_md5s, parse_stages, read_entries, yaml_section
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.params import read_text
 
 LOCK = """\

@@ -20,6 +20,7 @@ from rollbook.cli.main import cli
 from rollbook.cli.seal import kept_keys
 from rollbook.cli.train_from import branch
 from rollbook.core.errors import ConfigError, RollbookError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import read_yaml
 from rollbook.dvc.lock import lock_of, texts_of, without
 from rollbook.project import check, sealing
@@ -27,7 +28,6 @@ from rollbook.project.plan import make_plan
 from rollbook.project.plan_file import PLAN_FILE
 from rollbook.project.report import read_report
 from rollbook.project.run.run import Run
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.params import parse_params, read_params, read_text, write_text
 from rollbook.settings.sealed import read_sealed
 from rollbook.tables.artifacts import path_of, write_json

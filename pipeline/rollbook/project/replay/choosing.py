@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.core.errors import RollbookError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.own_code import has_old_names, source_root
 from rollbook.dvc.lock import Entry
 from rollbook.project.dependencies import Dependencies, dependencies_of
@@ -19,7 +20,6 @@ from rollbook.project.replay.steps import label_of, stage_of
 from rollbook.project.revisions import Revision
 from rollbook.project.run.currency import changes
 from rollbook.project.run.revisions import commit_of
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.tables.run_info import run_info_in
 
 WORKTREE = "worktree"

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from rollbook.core.errors import RollbookError
 from rollbook.core.hashing import LARGE
+from rollbook.core.ids import PARAMS_FILE, SEALED_FOLDER
 from rollbook.core.own_code import path_in_checkout
 from rollbook.core.scratch import SCRATCH
 from rollbook.project.environment import git_bytes, git_says
 from rollbook.project.run.revisions import extract
-from rollbook.settings.config import PARAMS_FILE
-from rollbook.settings.sealed import FOLDER as SEALED_FOLDER
 from rollbook.tables.artifacts import ROOT
 from rollbook.tables.run_info import SHOWN_DIGITS
 

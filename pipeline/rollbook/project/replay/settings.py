@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from rollbook.core.errors import ConfigError, Problem, RollbookError
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import read_yaml
 from rollbook.dvc.lock import Entry
 from rollbook.project.dependencies import StageSettings
 from rollbook.project.stage import Stage
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.params import parse_params
 from rollbook.settings.recipe import Iteration
 from rollbook.settings.sealed import read_part, read_sealed

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 from polars.io.plugins import register_io_source
 
 from rollbook.core.errors import ArtifactError, nearest
-from rollbook.core.ids import BASE_KEY, ITERATION_KEY
+from rollbook.core.ids import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from rollbook.project.run.store import Store
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.tables.artifacts import (
     NAMED_TABLES,
     ROOT,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from rollbook.core.ids import BASE_KEY
 from rollbook.project.plan_file import ITERATION_STAGES
 from rollbook.project.run.store import Store
 from rollbook.project.run.stored import StoredTable
-from rollbook.settings.recipe import Recipe
 from rollbook.tables.artifacts import path_of
 from rollbook.tables.run_info import RunInfo
+
+if TYPE_CHECKING:
+    from rollbook.settings.recipe import Recipe
 
 AS_RUN = {
     "prepare_prompts": "format",
@@ -88,6 +88,10 @@ class Iteration:
         Raises:
             ConfigError: if the iteration is sealed and this Rollbook cannot read its recipe any more.
         """
+        from pydantic import ValidationError
+
+        from rollbook.settings.recipe import Recipe
+
         sections: dict[str, Any] = {}
         for stage, name in AS_RUN.items():
             section = self.settings(stage).get(name)

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollbook.core.errors import RollbookError
+from rollbook.core.ids import PARAMS_FILE, SEALED_FOLDER
 from rollbook.dvc.lock import LOCK_FILE, RESCORES_LOCK_FILE
 from rollbook.project.environment import git_bytes, git_says
 from rollbook.project.run.curves import CURVES_FILE
 from rollbook.project.run.run import Run
 from rollbook.project.run.store import WORKSPACE
-from rollbook.settings.config import PARAMS_FILE
-from rollbook.settings.sealed import FOLDER as SEALED_FOLDER
 
 PROJECT_FILES = (
     PARAMS_FILE.as_posix(),

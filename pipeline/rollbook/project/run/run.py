@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollbook.core.errors import ConfigError, Problem, nearest
-from rollbook.core.ids import BASE_KEY
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE
 from rollbook.project.run.chain import Chain
 from rollbook.project.run.curves import CURVES_FILE, read_curves
 from rollbook.project.run.iteration import Iteration
 from rollbook.project.run.store import Store
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.tables.artifacts import ROOT
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollbook.core.errors import ArtifactError, ConfigError
-from rollbook.core.ids import BASE_KEY, order_of
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE, SEALED_FOLDER, order_of
 from rollbook.core.yaml import read_yaml
 from rollbook.dvc.cache import cached_path
 from rollbook.dvc.guard import current_entries
@@ -20,9 +20,6 @@ from rollbook.dvc.lock import LOCK_FILE, RESCORES_LOCK_FILE, Entry, made_by, rea
 from rollbook.project.plan_file import RESCORE_STAGE
 from rollbook.project.run.policies import PolicyLink, recorded_digest
 from rollbook.project.run.stored import StoredTable
-from rollbook.settings.config import PARAMS_FILE, Params
-from rollbook.settings.params import read_params
-from rollbook.settings.sealed import SealedIteration, files_of, parts, read_sealed
 from rollbook.tables.artifacts import (
     FOLDERS,
     ROOT,
@@ -33,6 +30,12 @@ from rollbook.tables.artifacts import (
     read_metrics,
 )
 from rollbook.tables.run_info import RunInfo, read_run_info
+
+if TYPE_CHECKING:
+    from rollbook.settings.config import Params
+    from rollbook.settings.sealed import SealedIteration
+
+# `rollbook.settings` is imported where it is used: most looks at a run do without the models of params.yaml.
 
 WORKSPACE = "workspace"
 """The name of what lies in the project's folder, committed or not."""
@@ -79,6 +82,8 @@ class Store:
         Raises:
             ConfigError: if today's Rollbook cannot read it.
         """
+        from rollbook.settings.params import read_params
+
         try:
             return read_params(self.root / PARAMS_FILE)
         except ConfigError as error:
@@ -93,7 +98,15 @@ class Store:
         Raises:
             ConfigError: if a file in sealed/ is damaged.
         """
+        if not self._has_sealed:
+            return {}
+        from rollbook.settings.sealed import read_sealed
+
         return read_sealed(self.root)
+
+    @property
+    def _has_sealed(self) -> bool:
+        return any((self.root / SEALED_FOLDER).glob("*.dvc"))
 
     @cached_property
     def configured(self) -> Mapping[str, Mapping[str, Any]]:
@@ -219,6 +232,10 @@ class Store:
     @cached_property
     def sealed_parts(self) -> dict[str, list[Entry]]:
         """Finished steps of every sealed part, as they were when it was sealed."""
+        if not self._has_sealed:
+            return {}
+        from rollbook.settings.sealed import files_of, parts
+
         return {part: read_entries(files_of(part, self.root)[1]) for part in parts(self.root)}
 
     @cached_property

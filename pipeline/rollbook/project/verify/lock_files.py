@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rollbook.core.hashing import files_in
+from rollbook.core.ids import SEALED_FOLDER as FOLDER
 from rollbook.core.text import listed
 from rollbook.dvc.lock import LOCK_FILE, RESCORES_LOCK_FILE, made_by
 from rollbook.project.environment import git_says
 from rollbook.project.run.revisions import revision_of
 from rollbook.project.verify.finding import Finding
-from rollbook.settings.sealed import FOLDER
 from rollbook.tables.artifacts import ROOT
 
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from rollbook.core.errors import ArtifactError, ConfigError, Problem, RollbookError, nearest
 from rollbook.core.hashing import short
-from rollbook.core.ids import BASE_KEY, ITERATION_KEY
+from rollbook.core.ids import BASE_KEY, ITERATION_KEY, PARAMS_FILE
 from rollbook.project.off_lock import off_lock
 from rollbook.project.report import curves_of
 from rollbook.project.run.curves import CURVES_FILE
 from rollbook.project.run.revisions import commit_of, revision_of
 from rollbook.project.run.run import Run
 from rollbook.project.run.store import WORKSPACE
-from rollbook.settings.config import PARAMS_FILE, Params
+from rollbook.settings.config import Params
 
 COMMAND = "rollbook compare"
 NUMBERS = ("prompt_id", "set", "greedy", "sample_index", "reward")

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from benchmarks.showing import GROUP, make_iteration, make_project
 from rollbook.core.hashing import md5_of
-from rollbook.core.ids import BASE_KEY
+from rollbook.core.ids import BASE_KEY, PARAMS_FILE
 from rollbook.core.ragged import Ragged
 from rollbook.dvc.lock import LOCK_FILE
 from rollbook.project.plan_file import ITERATION_STAGES
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.tables.artifacts import (
     ROOT,
     path_of,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.core.ids import PARAMS_FILE
 from rollbook.project.curve_words import TRAINING
 from rollbook.project.run.run import Run
-from rollbook.settings.config import PARAMS_FILE
 from rollbook.views.page.curves import TICKS, Chart, charts, numbers, specs
 from rollbook.views.page.shown import shown_chain
 from tests.unit.views.page.project import make, write_params
