@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from rollbook.core.errors import ConfigError, Problem, RollbookError, nearest
-from rollbook.core.yaml import WORDS, Entry, flow, parse_yaml, read_yaml, with_entries
+from rollbook.core.yaml import WORDS, YamlEntry, flow, parse_yaml, read_yaml, with_entries
 from rollbook.project.run.run import Run
 from rollbook.rl.recipe_numbers import (
     GROUPS,
@@ -94,7 +94,7 @@ def with_recipe(text: str, name: str, sections: str, preset: Preset) -> str:
         f"{name}:",
         *(f"  {line}" for line in sections.splitlines()),
     ]
-    return with_entries(text, "recipes", {name: Entry(flow(settings), lines)})
+    return with_entries(text, "recipes", {name: YamlEntry(flow(settings), lines)})
 
 
 def _task(name: str, like: str | None) -> Task:
