@@ -29,9 +29,9 @@ from benchmarks.chains import (
 from benchmarks.chains import SCRATCH as ALL_SCRATCH
 from benchmarks.tables import markdown
 from rollbook.core.ids import BASE_KEY
-from rollbook.rl.recipe_diff import NOTHING, differences
 from rollbook.settings.config import Params
 from rollbook.settings.presets import presets
+from rollbook.settings.recipe_words import UNSET, differences
 from rollbook.tables.artifacts import path_of, read_json
 from tests.in_process import run_stage, train
 
@@ -183,7 +183,7 @@ def _in_few_words(params: Params, name: str) -> str:
     for item in differences(params.recipes[LIKE], params.recipes[name]):
         *sections, last = item.place.split(".")
         value = item.values[1]
-        if item.is_size or value == NOTHING or last in ("old_logprobs", "rollout_correction"):
+        if item.is_size or value == UNSET or last in ("old_logprobs", "rollout_correction"):
             continue
         if sections[:2] == ["score_rollouts", "rewards"]:
             shown += [f"reward {value}"] if len(sections) == 2 else []

@@ -19,8 +19,8 @@ from rollbook.core.scratch import SCRATCH as PROJECT_SCRATCH
 from rollbook.core.yaml import parse_yaml, read_yaml
 from rollbook.settings.config import Params
 from rollbook.settings.params import parse_params, resolve_recipes
+from rollbook.settings.preset_recipe import Task, preset_recipe
 from rollbook.settings.presets import presets, read_preset
-from rollbook.settings.recipe_text import Task, recipe_text
 from rollbook.tables.artifacts import ROOT as ARTIFACTS
 from tests.in_process import make_base, run_stage
 
@@ -51,7 +51,7 @@ def raw_settings(
     raw["recipes"] = {
         LIKE: raw["recipes"][LIKE],
         **{
-            name: parse_yaml(recipe_text(read_preset(name), task, sizes=True), name)
+            name: parse_yaml(preset_recipe(read_preset(name), task, sizes=True), name)
             for name in (presets() if names is None else names)
         },
     }

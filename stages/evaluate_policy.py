@@ -32,7 +32,7 @@ class Settings(StageSettings):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AskedSample:
     """One completion to be made for one evaluation prompt."""
 
     place: int
@@ -85,7 +85,7 @@ def _completed(
         ["prompt_id", "set", "group_id", "prompt", "reference_answer"]
     ).to_pylist()
     asked = [
-        _Asked(place, sample, sample == evaluate.samples)
+        _AskedSample(place, sample, sample == evaluate.samples)
         for place in range(len(rows))
         for sample in range(evaluate.samples + evaluate.greedy)
     ]
@@ -106,7 +106,7 @@ def _completed(
     )
 
 
-def _ids(row: dict[str, Any], asked: _Asked, seed: int, key: str) -> dict[str, Any]:
+def _ids(row: dict[str, Any], asked: _AskedSample, seed: int, key: str) -> dict[str, Any]:
     """What a completion has of its prompt, its name, and its seed."""
     return {
         "rollout_id": rollout_id_of(row["group_id"], asked.sample),

@@ -28,7 +28,7 @@ class Settings(StageSettings):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AskedRollout:
     """One rollout to be made."""
 
     group_id: str
@@ -50,7 +50,7 @@ def generate_rollouts(settings: Settings, inputs: Inputs, context: Context) -> O
     generate, policy = settings.generate, inputs.folders["policies"]
     prompts = inputs.tables["prompts"].select(["group_id", "prompt_id", "prompt_token_ids"])
     rows = [
-        _Asked(
+        _AskedRollout(
             **prompt,
             sample=sample,
             greedy=sample == generate.group_size,

@@ -35,11 +35,11 @@ Picture = tuple[str, bytes]
 def page_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
     """`reports/index.html` in both themes and widths: its beginning, curves, and a rollout with its group."""
     from rollbook.project.run.run import Run
-    from rollbook.views.page.choosing import Limits
+    from rollbook.views.page.choosing import PageLimits
     from rollbook.views.page.shown import shown_chain
     from rollbook.views.page.writing import PAGE, write_page
 
-    write_page(shown_chain(Run()), Limits())
+    write_page(shown_chain(Run()), PageLimits())
     for scheme in ("light", "dark"):
         for width, height in SIZES.items():
             context = browser.new_context(

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from rollbook.core.text import visible
 from rollbook.project.run.run import Run
-from rollbook.views.page.choosing import Limits
+from rollbook.views.page.choosing import PageLimits
 from rollbook.views.page.shown import shown_chain
 from rollbook.views.page.writing import write_page
 from tests.unit.views.page import project as made
@@ -68,7 +68,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         edit("prompts", "i0001", prompt=[PROMPT] * 8)
         edit("rollouts", "i0002", finish_reason=["stop"] * 48 + ["length"] * 16)
         edit("evaluations", "i0002", completion=["evaluated"] * 320)
-        write_page(shown_chain(Run(), "i0002"), Limits())
+        write_page(shown_chain(Run(), "i0002"), PageLimits())
     return folder / "reports" / "index.html"
 
 
@@ -259,7 +259,7 @@ def test_each_list_says_what_it_lacks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made.make(keys=["i0001"])
-    write_page(shown_chain(Run()), Limits(rollouts=made.ROWS))
+    write_page(shown_chain(Run()), PageLimits(rollouts=made.ROWS))
     seen = look(browser, tmp_path / "reports" / "index.html")
     notes = seen.page.locator("#rollouts [data-of]:visible")
     assert notes.count() == 0  # all rollouts are here
@@ -270,7 +270,7 @@ def test_each_list_says_what_it_lacks(
     command = notes.locator("code").inner_text()
     assert command.startswith("rollbook page --rollouts ") and "`" not in notes.inner_text()
     seen.page.context.close()
-    write_page(shown_chain(Run()), Limits(rollouts=int(command.split()[-1])))
+    write_page(shown_chain(Run()), PageLimits(rollouts=int(command.split()[-1])))
     seen = look(browser, tmp_path / "reports" / "index.html")
     assert seen.set("of", "heldout") == "1–25 of 320"
     assert seen.page.locator("#rollouts [data-of]").count() == 0
@@ -419,7 +419,7 @@ def test_long_texts_are_cut_until_they_are_asked_for(
     made.say("i0001", [hebrew, long])
     edit("prompts", "i0001", prompt=["\x00" * 7_000] * 2)
     edit("scores", "i0001", reward=[None] * made.ROWS)
-    write_page(shown_chain(Run()), Limits())
+    write_page(shown_chain(Run()), PageLimits())
     seen = look(browser, tmp_path / "reports" / "index.html", width=390)
     assert seen.page.locator("#chains").count() == 0  # there is one
     seen.open(0)

@@ -16,6 +16,7 @@ from rollbook.core.component import Model
 from rollbook.core.yaml import parse_yaml
 from rollbook.settings.config import Params
 from rollbook.settings.params import parse_params, resolve_recipes
+from rollbook.settings.preset_recipe import Task, preset_recipe
 from rollbook.settings.presets import FOLDER, presets, read_preset
 from rollbook.settings.recipe import Recipe
 from rollbook.settings.recipe_sections import (
@@ -24,7 +25,7 @@ from rollbook.settings.recipe_sections import (
     PreparePrompts,
     UpdatePolicy,
 )
-from rollbook.settings.recipe_text import SIZES, Task, recipe_text
+from rollbook.settings.recipe_words import SIZES
 from rollbook.tables.artifacts import path_of, read_facts, read_table
 from tests.in_process import make_base, train
 from tests.unit.settings.test_params import shipped
@@ -250,7 +251,7 @@ def _task(params: Params) -> Task:
 
 def _settings(name: str, sizes: bool) -> dict[str, Any]:
     task = _task(Params.model_validate(_raw()))
-    return parse_yaml(recipe_text(read_preset(name), task, sizes), name)
+    return parse_yaml(preset_recipe(read_preset(name), task, sizes), name)
 
 
 def _recipe(name: str, sizes: bool = False) -> Recipe:

@@ -10,7 +10,7 @@ import click
 
 from rollbook.core.errors import ConfigError, Problem, nearest
 from rollbook.core.ids import BASE_KEY
-from rollbook.core.yaml import Entry, flow, with_entries
+from rollbook.core.yaml import YamlEntry, flow, with_entries
 from rollbook.settings.config import Params
 from rollbook.settings.params import read_params, read_text, write_text
 
@@ -101,4 +101,6 @@ def numbered(letters: str, first: int, count: int) -> Iterator[str]:
 
 def with_iterations(text: str, new: Mapping[str, Mapping[str, Any]]) -> str:
     """The text of params.yaml with iterations added behind the last one; everything else stays as it is."""
-    return with_entries(text, "iterations", {key: Entry(flow(item)) for key, item in new.items()})
+    return with_entries(
+        text, "iterations", {key: YamlEntry(flow(item)) for key, item in new.items()}
+    )

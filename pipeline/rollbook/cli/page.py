@@ -37,12 +37,12 @@ def page(chain: str, rollouts: int | None) -> None:
     settle_without_pandas()
     from rollbook.core.ids import BASE_KEY
     from rollbook.project.run.run import Run
-    from rollbook.views.page.choosing import ROLLOUTS, Limits
+    from rollbook.views.page.choosing import ROLLOUTS, PageLimits
     from rollbook.views.page.shown import shown_chain
     from rollbook.views.page.writing import PAGE, write_page
 
     shown = shown_chain(Run(), chain)
-    write_page(shown, Limits(rollouts=rollouts or ROLLOUTS))
+    write_page(shown, PageLimits(rollouts=rollouts or ROLLOUTS))
     size = PAGE.stat().st_size / 1e6
     click.echo(f"{PAGE}: {shown.key}, {size:.1f} MB; open it in a browser")
     note_off_lock({BASE_KEY, *shown.keys}, shown.run)

@@ -9,14 +9,12 @@ import click
 
 from rollbook.core.errors import ConfigError, Problem, RollbookError, nearest
 from rollbook.core.ids import PARAMS_FILE
-from rollbook.core.yaml import WORDS, Entry, flow, parse_yaml, read_yaml, with_entries
+from rollbook.core.yaml import WORDS, YamlEntry, flow, parse_yaml, read_yaml, with_entries
 from rollbook.project.run.run import Run
-from rollbook.rl.recipe_diff import (
+from rollbook.rl.recipe_numbers import (
     GROUPS,
     LENGTHS,
     RATIOS,
-    Difference,
-    differences,
     example_advantages,
     pushes,
     token_weights,
@@ -28,9 +26,10 @@ from rollbook.settings.params import (
     resolve_recipes,
     write_text,
 )
+from rollbook.settings.preset_recipe import Task, preset_recipe
 from rollbook.settings.presets import Preset, presets, read_preset
 from rollbook.settings.recipe import Recipe
-from rollbook.settings.recipe_text import Task, recipe_text
+from rollbook.settings.recipe_words import SettingDifference, differences
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 PLACEHOLDER = "numeric_answer"
@@ -68,7 +67,7 @@ def add(name: str | None, preset: str | None, like: str | None, listed: bool) ->
         problem = Problem("--preset", f"is required; {nearest(name, presets())}")
         raise ConfigError([problem], "rollbook recipe add")
     published, task = read_preset(preset), _task(name, like)
-    text = recipe_text(published, task, sizes=like is not None)
+    text = preset_recipe(published, task, sizes=like is not None)
     changed = with_recipe(read_text(), name, text, published)
     source = f"{PARAMS_FILE} with {name}"
     params = parse_params(parse_yaml(changed, source), source, Run().sealed)
@@ -95,7 +94,7 @@ def with_recipe(text: str, name: str, sections: str, preset: Preset) -> str:
         f"{name}:",
         *(f"  {line}" for line in sections.splitlines()),
     ]
-    return with_entries(text, "recipes", {name: Entry(flow(settings), lines)})
+    return with_entries(text, "recipes", {name: YamlEntry(flow(settings), lines)})
 
 
 def _task(name: str, like: str | None) -> Task:
@@ -172,7 +171,7 @@ def _named(name: str) -> Recipe:
     return Recipe.model_validate({**settings, "score_rollouts": {"rewards": [*kept, *extra]}})
 
 
-def show_settings(title: str, names: tuple[str, str], rows: Sequence[Difference]) -> None:
+def show_settings(title: str, names: tuple[str, str], rows: Sequence[SettingDifference]) -> None:
     """Prints settings that differ with what they mean; `names` stand above the two values."""
     from rich.text import Text
 

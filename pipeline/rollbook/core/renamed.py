@@ -24,6 +24,8 @@ RENAMED = {
     "lock_entries": "dvc.lock",
     "lock_guard": "dvc.guard",
     "lock_text": "dvc.lock",
+    "recipe_diff": "rl.recipe_numbers",
+    "recipe_text": "settings.preset_recipe",
     "run_status": "project.status",
     "showing": "views.show",
     "stored_revisions": "project.revisions",

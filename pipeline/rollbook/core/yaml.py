@@ -17,7 +17,7 @@ WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
 @dataclass(frozen=True)
-class Entry:
+class YamlEntry:
     """A new entry of a section.
 
     Attributes:
@@ -29,7 +29,7 @@ class Entry:
     lines: Sequence[str] = ()
 
 
-def with_entries(text: str, section: str, entries: Mapping[str, Entry]) -> str:
+def with_entries(text: str, section: str, entries: Mapping[str, YamlEntry]) -> str:
     """The text with entries added behind the last one of a top-level section; everything else stays as it is.
 
     In a section written in flow style (`{…}`) entries are written in flow style too.
@@ -138,7 +138,7 @@ def flow(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _lines(entries: Mapping[str, Entry], indent: int) -> list[str]:
+def _lines(entries: Mapping[str, YamlEntry], indent: int) -> list[str]:
     lines = [
         line for key, entry in entries.items() for line in entry.lines or [f"{key}: {entry.flow}"]
     ]

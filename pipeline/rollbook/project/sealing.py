@@ -38,7 +38,7 @@ from rollbook.project.run.currency import Currency
 from rollbook.project.run.run import Run
 from rollbook.settings.config import Params, run_settings
 from rollbook.settings.params import read_text, write_text
-from rollbook.settings.recipe import Iteration
+from rollbook.settings.recipe import IterationSettings
 from rollbook.settings.sealed import VERSION, files_of, read_part
 from rollbook.tables.artifacts import FOLDERS, path_of, write_json
 
@@ -254,7 +254,7 @@ def definitions_of(sealing: Sealing, params: Params, plan: Mapping[str, Any]) ->
             for name in recipes
         },
         "iterations": {
-            key: item.model_dump(mode="json", include=set(Iteration.model_fields))
+            key: item.model_dump(mode="json", include=set(IterationSettings.model_fields))
             for key, item in items.items()
         },
         "plan": {key: plan[key] for key in sealing.keys},

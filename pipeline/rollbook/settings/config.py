@@ -28,7 +28,7 @@ from rollbook.core.component import Component, Model
 from rollbook.core.ids import BASE_KEY
 from rollbook.core.registry import built, default
 from rollbook.core.runtime import Runtime
-from rollbook.settings.recipe import Iteration, Recipe
+from rollbook.settings.recipe import IterationSettings, Recipe
 from rollbook.settings.sealed import SealedIteration
 
 ONCE_SETTINGS = ("seed", "data", "policy")
@@ -97,7 +97,7 @@ class Params(Model):
     policy: Policy = Field(default_factory=Policy)
     recipes: dict[str, Recipe]
     evaluate_policy: EvaluatePolicy
-    iterations: dict[str, Iteration]
+    iterations: dict[str, IterationSettings]
     rescores: dict[RescoreName, Rescore] = Field(default_factory=dict)
     runtime: Runtime = Field(default_factory=Runtime)
     tracking: Tracking = Field(default_factory=Tracking)
@@ -127,7 +127,7 @@ class Params(Model):
         return self._sealed
 
     @property
-    def every_iteration(self) -> Mapping[str, Iteration]:
+    def every_iteration(self) -> Mapping[str, IterationSettings]:
         """Sealed iterations, then those of the file."""
         return {**self._sealed, **self.iterations} if self._sealed else self.iterations
 

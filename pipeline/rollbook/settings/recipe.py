@@ -216,7 +216,7 @@ class Recipe(Model):
         return RolloutCorrection()
 
 
-class Iteration(Model):
+class IterationSettings(Model):
     """One entry of `iterations`: the policy before, and the recipe."""
 
     previous: str

@@ -1,18 +1,24 @@
 """A recipe in words: what is asked, rewarded, compared and optimised, one line each, for people who look at a run.
 
 It is read from plain settings, as params.yaml resolves them and as run_info recorded them, so that a step of older code
-can be told too: what it did not know yet is left out, and what it should have known is called unknown.
+can be told too: what it did not know yet is left out, and what it should have known is called unknown. Two recipes are
+compared as settings: what differs, with what their docstrings say of it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollbook.components.losses.base import Loss
-from rollbook.core.field_docs import headline_of
+from rollbook.components.rewards.base import Reward
+from rollbook.core.component import Component, Model
+from rollbook.core.field_docs import headline_of, meaning_of
 from rollbook.core.registry import build
+from rollbook.core.yaml import flow
+from rollbook.settings.recipe import Recipe
 
 Settings = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -26,6 +32,23 @@ USUAL_CLIPPING = "a large share is usual where a ratio is of a whole answer, as 
 """Said beside shares of clipped tokens. Within GSPO's 3e-4 to 4e-4 half of them and more were clipped whatever the
 learning rate was (`pipeline/rollbook/views/doctor/checks/clip_share.py`)."""
 RATIOS = {"sampling": "the engine's log-probs", "measured": "measured log-probs"}
+
+
+SIZES: dict[str, tuple[str, ...]] = {
+    "prepare_prompts": ("prompts_per_iteration", "max_prompt_tokens"),
+    "generate_rollouts": ("engine", "group_size", "max_completion_tokens"),
+    "update_policy": (
+        "optimizer_steps",
+        "learning_rate",
+        "warmup_steps",
+        "micro_batch_tokens",
+        "precision",
+        "gradient_checkpointing",
+    ),
+}
+"""What depends on the model, the machine and the length of the run, and not on the objective."""
+UNSET = "–"
+"""In place of a setting that a recipe does not have."""
 
 
 def stretches(chain: Iterable[Item], recipe_of: Callable[[Item], str]) -> list[list[Item]]:
@@ -173,3 +196,107 @@ def _name(spec: Settings) -> str:
 def _said(section: Settings, name: str, form: str = "") -> str:
     value = section.get(name)
     return "unknown" if value is None else format(value, form)
+
+
+@dataclass(frozen=True)
+class SettingValue:
+    """A value of a recipe and who can explain it.
+
+    Attributes:
+        value: as one would write it.
+        owner: settings object that has the field.
+        field: its name there; empty for a component as a whole.
+    """
+
+    value: str
+    owner: type[Model]
+    field: str
+
+    @property
+    def meaning(self) -> str:
+        """What the docstrings say of it."""
+        if not self.field and issubclass(self.owner, Component):
+            return headline_of(self.owner)
+        return meaning_of(self.owner, self.field)
+
+
+@dataclass(frozen=True)
+class SettingDifference:
+    """A setting that differs.
+
+    Attributes:
+        place: dotted, such as `update_policy.loss.clip_high`.
+        values: of the first and the second recipe; `–` where a recipe has no such setting.
+        meaning: one line; two components are explained each.
+        is_size: whether it is about scale and memory, not about the objective.
+    """
+
+    place: str
+    values: tuple[str, str]
+    meaning: str
+    is_size: bool
+
+
+def differences(first: Model, second: Model, section: str = "") -> list[SettingDifference]:
+    """All settings that differ between two recipes, or two other groups of settings, in their order.
+
+    Args:
+        first, second: the two.
+        section: of params.yaml that they are; names their places.
+    """
+    prefix = f"{section}." if section else ""
+    one, two = dict(_values(first, prefix)), dict(_values(second, prefix))
+    return [
+        _difference(place, one.get(place), two.get(place))
+        for place in sorted({*one, *two}, key=_order(one, two))
+        if _shown(one.get(place)) != _shown(two.get(place))
+    ]
+
+
+def _order(one: Mapping[str, Any], two: Mapping[str, Any]) -> Any:
+    """Places as they stand in a recipe; what only the second has comes behind what it follows there."""
+    ranks = {place: (rank, 0) for rank, place in enumerate(one)}
+    last, count = (-1, 0), 0
+    for place in two:
+        count = 0 if place in ranks else count + 1
+        last = ranks.setdefault(place, (last[0], last[1] + count))
+    return ranks.__getitem__
+
+
+def _difference(
+    place: str, first: SettingValue | None, second: SettingValue | None
+) -> SettingDifference:
+    meanings = dict.fromkeys(item.meaning for item in (first, second) if item is not None)
+    section, _, name = place.partition(".")
+    return SettingDifference(
+        place,
+        (_shown(first), _shown(second)),
+        " | ".join(meaning for meaning in meanings if meaning),
+        name.partition(".")[0] in SIZES.get(section, ()),
+    )
+
+
+def _shown(setting: SettingValue | None) -> str:
+    return UNSET if setting is None else setting.value
+
+
+def _values(model: Model, prefix: str) -> Iterator[tuple[str, SettingValue]]:
+    """Place and value of every field; a component stands under its place, its fields below it."""
+    cls = type(model)
+    for field in cls.model_fields:
+        value, place = getattr(model, field), f"{prefix}{field}"
+        if isinstance(model, Component) and field in ("name", "path"):
+            continue
+        if isinstance(value, Component):
+            yield place, SettingValue(value.name, type(value), "")
+        if isinstance(value, Component) or isinstance(model, Recipe):
+            yield from _values(value, f"{place}.")
+        elif isinstance(value, Model):
+            yield place, SettingValue(flow(value.model_dump(exclude_none=True)), cls, field)
+        elif isinstance(value, list) and value and isinstance(value[0], Reward):
+            for reward in value:
+                label = f"{place}.{reward.title}"
+                yield label, SettingValue(reward.name, type(reward), "")
+                yield from _values(reward, f"{label}.")
+        else:
+            yield place, SettingValue(value if isinstance(value, str) else flow(value), cls, field)

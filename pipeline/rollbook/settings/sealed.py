@@ -23,7 +23,7 @@ from rollbook.core.component import problems_of
 from rollbook.core.errors import ConfigError, Problem
 from rollbook.core.ids import SEALED_FOLDER as FOLDER
 from rollbook.core.ids import order_of
-from rollbook.settings.recipe import Iteration, Recipe
+from rollbook.settings.recipe import IterationSettings, Recipe
 from rollbook.settings.recipe_sections import PreparePrompts
 from rollbook.tables.schemas.versions import newest, refusal, upgrade_json
 
@@ -62,7 +62,7 @@ class SealedRecipe:
         return PreparePrompts.model_validate(self.settings["prepare_prompts"]).prompts_drawn
 
 
-class SealedIteration(Iteration):
+class SealedIteration(IterationSettings):
     """A finished iteration that left `iterations` of params.yaml.
 
     Attributes:

@@ -2,7 +2,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rollbook.core.yaml import (
-    Entry,
+    YamlEntry,
     composed,
     flow,
     node_at,
@@ -75,7 +75,7 @@ def test_an_unknown_place() -> None:
         node_at(composed(TEXT), ("a", "z"))
 
 
-BLOCK = Entry("{b: 1}", ["", "# new", "x:", "  b: 1 # why"])
+BLOCK = YamlEntry("{b: 1}", ["", "# new", "x:", "  b: 1 # why"])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_blocks_keep_comments_and_layout(before: str, after: str) -> None:
 def test_entries_behind_a_text_in_block_style_come_before_what_follows() -> None:
     for mark in ("|", ">", "|+", ">-"):
         text = f"a:\n  b:\n    c: {mark}\n      one\n      # two\n\n# of d\nd: 1\n"
-        found = with_entries(text, "a", {"e": Entry("2")})
+        found = with_entries(text, "a", {"e": YamlEntry("2")})
         assert found.index("# two") < found.index("e: 2") < found.index("# of d")
         assert found.endswith("\n# of d\nd: 1\n")
 
@@ -140,7 +140,7 @@ def test_a_section_without_entries_is_empty() -> None:
     found = without_entries(SECTION, "i", ["a", "b", "c"])
     assert "i: {} # the loop" in found and "# two" in found and "# tail" in found
     assert YAML(typ="safe").load(found) == {"i": {}, "z": 1}
-    again = with_entries(found, "i", {"d": Entry("{x: 4}")})
+    again = with_entries(found, "i", {"d": YamlEntry("{x: 4}")})
     assert YAML(typ="safe").load(again) == {"i": {"d": {"x": 4}}, "z": 1}
 
 

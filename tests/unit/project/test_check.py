@@ -13,7 +13,7 @@ from rollbook.core.yaml import flow
 from rollbook.project.check import describe, guard, warnings_for
 from rollbook.project.plan import load_stage, make_plan, planned
 from rollbook.project.plan_file import ITERATION_STAGES, ONCE_STAGES, RESCORE_STAGE, planned_digest
-from rollbook.project.run.currency import Change, Currency, Rerun, currency_of
+from rollbook.project.run.currency import Currency, Rerun, RerunReason, currency_of
 from rollbook.project.run.run import Run
 from rollbook.settings.config import Params
 from rollbook.settings.params import parse_params
@@ -181,7 +181,9 @@ def test_scores_made_again_make_their_followers_stale(project: Path) -> None:
 
 def test_the_guard_stops_above_the_limit_and_names_the_ways_on() -> None:
     found = [
-        Rerun("update_policy", "i0001", (Change("setting", "update.epochs", "1 → 2"),), 3000.0),
+        Rerun(
+            "update_policy", "i0001", (RerunReason("setting", "update.epochs", "1 → 2"),), 3000.0
+        ),
         Rerun("evaluate_policy", "i0001", (), 1200.0),
     ]
     guard(found, 1.2)

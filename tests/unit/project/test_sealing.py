@@ -32,7 +32,7 @@ from rollbook.settings.params import parse_params, read_params, read_text, write
 from rollbook.settings.sealed import read_sealed
 from rollbook.tables.artifacts import path_of, write_json
 from rollbook.views.mlflow.chains import read_chains
-from rollbook.views.page.choosing import Limits
+from rollbook.views.page.choosing import PageLimits
 from rollbook.views.page.curves import charts
 from rollbook.views.page.environment import environments
 from rollbook.views.page.findings import diagnosed, findings_html
@@ -179,7 +179,7 @@ def test_the_page_shows_of_sealed_iterations_what_it_showed_before(
 def _on_the_page() -> dict[str, Any]:
     run = shown_chain(Run())
     return {
-        "explored": explored(run, Limits()),
+        "explored": explored(run, PageLimits()),
         "charts": charts(run),
         "evaluation": evaluation(run),
         "recipes": list(recipes(run)),

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from rollbook.components.losses.base import Loss
 from rollbook.components.signals import ESTIMATORS, LOSSES
 from rollbook.core.registry import build, menu
-from rollbook.rl.recipe_diff import differences, example_advantages, pushes, token_weights
+from rollbook.rl.recipe_numbers import example_advantages, pushes, token_weights
 from rollbook.settings.recipe import Recipe
+from rollbook.settings.recipe_words import differences
 
 PAIRS = {"estimator": "pairs"}
 BEST = {"estimator": "best"}

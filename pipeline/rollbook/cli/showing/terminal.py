@@ -12,9 +12,9 @@ from rollbook.views.show.sections import (
     LEVELS,
     Grid,
     HeatStrip,
+    KeyValues,
     Lines,
     Page,
-    Pairs,
     Part,
     Passage,
     PromptStrip,
@@ -65,7 +65,7 @@ def _draw_part(part: Part, where: Console) -> None:
     def put(text: Text) -> None:
         where.print(Padding(text, (0, 0, 0, INDENT), expand=False))
 
-    if isinstance(part, Pairs):
+    if isinstance(part, KeyValues):
         where.print(Padding(_pairs(part), (0, 0, 0, INDENT), expand=False))
     elif isinstance(part, Grid):
         where.print(Padding(_grid(part, where), (0, 0, 0, INDENT), expand=False))
@@ -130,7 +130,7 @@ def _written(token: Token) -> str:
     return f"{shown}{CLIP_MARKS.get(token.clipped or '', '')}"
 
 
-def _pairs(part: Pairs) -> Table:
+def _pairs(part: KeyValues) -> Table:
     from rich.table import Table
     from rich.text import Text
 

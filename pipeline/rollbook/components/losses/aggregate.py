@@ -41,7 +41,7 @@ BY_LENGTH: tuple[Aggregation, ...] = (
 """Where a term that stands on all tokens of a row counts once per token. `row_sum` does so too, and means it."""
 
 
-class Counted(Protocol):
+class WindowCounts(Protocol):
     """What of a micro-batch and its optimizer step denominators are made of; see
     `rollbook.components.losses.base.LossInputs`."""
 
@@ -59,7 +59,7 @@ class Counted(Protocol):
     def window_groups(self) -> float | None: ...
 
 
-def aggregated(aggregation: Aggregation, per_token: Tensor, inputs: Counted) -> Tensor:
+def aggregated(aggregation: Aggregation, per_token: Tensor, inputs: WindowCounts) -> Tensor:
     """Scalar of [B, T] `per_token`, which is 0 where masked.
 
     Raises:

@@ -33,7 +33,7 @@ REFUSED_KEPT = 1_000
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Equality:
     """What a comparison found.
 
     Attributes:
@@ -130,7 +130,7 @@ class _Comparisons:
             self.child.close()
             self.child = None
 
-    def compare(self, request: dict[str, Any]) -> Verdict:
+    def compare(self, request: dict[str, Any]) -> Equality:
         reference = (request["reference"], request["limit"])
         if reference not in self.refused:
             failure, verdict = self._asked(request)
@@ -143,7 +143,7 @@ class _Comparisons:
             f"the reference answer {reference[0][:60]!r} cannot be compared: {self.refused[reference]}"
         )
 
-    def _asked(self, request: dict[str, Any]) -> tuple[str | None, Verdict]:
+    def _asked(self, request: dict[str, Any]) -> tuple[str | None, Equality]:
         """What is wrong with the reference, or the verdict."""
         seconds = WAIT_SECONDS + WAIT_FACTOR * request["limit"]
         reason = ""
@@ -153,9 +153,9 @@ class _Comparisons:
                 self.child = self.child or _Child()
                 self.child.send(request)
                 if (failure := self.child.receive(seconds)["failure"]) is not None:
-                    return failure, Verdict(False)
+                    return failure, Equality(False)
                 about_reference = False
-                return None, Verdict(**self.child.receive(seconds))
+                return None, Equality(**self.child.receive(seconds))
             except _EndedError as ended:
                 self.close()
                 reason = _why(ended.args[0], request["limit"])
@@ -164,7 +164,9 @@ class _Comparisons:
             except BaseException:  # an interrupt between two lines would shift all later answers
                 self.close()
                 raise
-        return (reason, Verdict(False)) if about_reference else (None, Verdict(False, None, reason))
+        return (
+            (reason, Equality(False)) if about_reference else (None, Equality(False, None, reason))
+        )
 
 
 def _why(code: int, limit: float) -> str:
@@ -196,7 +198,7 @@ def start() -> None:
         _comparisons.child = _comparisons.child or _Child()
 
 
-def compare(reference: str, text: str, boxed: bool, limit: float) -> Verdict:
+def compare(reference: str, text: str, boxed: bool, limit: float) -> Equality:
     r"""Compares the answer in `text` with the reference.
 
     Args:

@@ -15,7 +15,7 @@ from rollbook.dvc.lock import Entry
 from rollbook.project.dependencies import StageSettings
 from rollbook.project.stage import Stage
 from rollbook.settings.params import parse_params
-from rollbook.settings.recipe import Iteration
+from rollbook.settings.recipe import IterationSettings
 from rollbook.settings.sealed import read_part, read_sealed
 
 ONCE_PER_RUN = "run"
@@ -81,7 +81,7 @@ def with_sealed(folder: Path, key: str) -> dict[str, Any]:
         name = f"{item.part}/{item.recipe}"  # today's recipe of that name may be another one
         recipes[name] = item.then.settings
         iterations[each] = {
-            **item.model_dump(mode="json", include=set(Iteration.model_fields)),
+            **item.model_dump(mode="json", include=set(IterationSettings.model_fields)),
             "recipe": name,
         }
     if key in sealed:

@@ -69,7 +69,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Change:
+class RerunReason:
     """One difference between a finished step and today's plan of it.
 
     Attributes:
@@ -100,7 +100,7 @@ class Rerun:
 
     stage: str
     key: str
-    reasons: tuple[Change, ...]
+    reasons: tuple[RerunReason, ...]
     seconds: float
 
 
@@ -188,7 +188,7 @@ class Currency:
         from rollbook.project.plan import load_stage, planned
 
         info = stored_info(self.run, stage, key)
-        reasons: tuple[Change, ...] = ()
+        reasons: tuple[RerunReason, ...] = ()
         if info is not None and self._digest_changed(stage, key):
             now = planned(self.run.params, stage, key)
             found = list(changes(info, now, load_stage(stage).settings.places()))
@@ -258,7 +258,7 @@ def input_changed(entry: Entry, path: str, made: Mapping[str, str]) -> bool:
     return read is None or made.get(path, read) != read
 
 
-def changes(info: RunInfo, now: Dependencies, places: Mapping[str, str]) -> Iterator[Change]:
+def changes(info: RunInfo, now: Dependencies, places: Mapping[str, str]) -> Iterator[RerunReason]:
     """Differences between the settings, code and files of the last run and those of now, by place in params.yaml."""
     before, after = (
         flat({places.get(name, name): value for name, value in settings.items()})
@@ -267,7 +267,7 @@ def changes(info: RunInfo, now: Dependencies, places: Mapping[str, str]) -> Iter
     for place in sorted(before.keys() | after.keys()):
         if before.get(place) != after.get(place):
             how = f"{before.get(place, 'unset')} → {after.get(place, 'unset')}"
-            yield Change("setting", place, how)
+            yield RerunReason("setting", place, how)
     kinds: tuple[tuple[Literal["code", "file"], Mapping[str, str], Mapping[str, str]], ...] = (
         ("code", info.code, now.code),
         ("file", info.files, now.files),
@@ -276,18 +276,18 @@ def changes(info: RunInfo, now: Dependencies, places: Mapping[str, str]) -> Iter
         for file in sorted(old.keys() | new.keys()):
             if old.get(file) != new.get(file):
                 how = "new" if file not in old else "gone" if file not in new else "changed"
-                yield Change(kind, file, how)
+                yield RerunReason(kind, file, how)
 
 
-def _upgrade(info: RunInfo, found: Sequence[Change]) -> Iterator[Change]:
+def _upgrade(info: RunInfo, found: Sequence[RerunReason]) -> Iterator[RerunReason]:
     """Rollbook's version if it is another one now and files of its own are among what changed."""
     then = info.environment.packages.get(PACKAGE)
     now = installed_versions([PACKAGE]).get(PACKAGE)
     if None not in (then, now) and then != now and any(is_own(each.place) for each in found):
-        yield Change("package", PACKAGE, f"{then} → {now}")
+        yield RerunReason("package", PACKAGE, f"{then} → {now}")
 
 
-def reasons_of(reruns: Sequence[Rerun]) -> list[Change]:
+def reasons_of(reruns: Sequence[Rerun]) -> list[RerunReason]:
     """All that changed, each once."""
     return list(dict.fromkeys(reason for step in reruns for reason in step.reasons))
 

@@ -14,7 +14,7 @@ from rollbook.project.plan import load_stage
 from rollbook.project.run.stored import StoredTable
 from rollbook.project.stage import Output as DeclaredOutput
 from rollbook.project.stage import Stage
-from rollbook.project.verify.finding import Finding, restore
+from rollbook.project.verify.finding import Discrepancy, restore
 from rollbook.project.verify.places import StoredOutput
 from rollbook.project.verify.recorded import RecordedStep
 from rollbook.project.verify.stored_bytes import HashedFiles
@@ -39,7 +39,7 @@ class Read:
     stage: Stage[Any]
     info: RunInfo | None = None
     facts: Mapping[str, Facts] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Discrepancy] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -61,7 +61,7 @@ def read_step(
     stage = load_stage(entry.stage)
     if entry.rescore:
         stage = stage.for_rescore(entry.rescore)
-    findings: list[Finding] = []
+    findings: list[Discrepancy] = []
     notes: list[str] = []
     wanted = {path.as_posix() for path in stage.output_paths(entry.key)}
     if missing := sorted(wanted - entry.outputs.keys()):
@@ -93,7 +93,7 @@ def _info(
     step: RecordedStep,
     stage: Stage[Any],
     usable: Mapping[str, StoredOutput],
-    findings: list[Finding],
+    findings: list[Discrepancy],
     notes: list[str],
 ) -> RunInfo | None:
     """The step's run_info, if it is here and that of this step."""
@@ -110,7 +110,7 @@ def _info(
     expected = f"{stage.name}@{step.entry.key}"
     if whose != expected or (stage.rescore and f"--rescore {stage.rescore}" not in info.command):
         what = f"is the run_info of {whose}, and should be that of {stage.label(step.entry.key)}"
-        findings.append(Finding(path, what, expected, whose, restore(path, step.source)))
+        findings.append(Discrepancy(path, what, expected, whose, restore(path, step.source)))
         return None
     if step.entry.digest not in (None, info.digest):
         notes.append(
@@ -157,7 +157,7 @@ def _folder_facts(
 
 def _against_info(
     item: DeclaredOutput, facts: Facts, path: str, info: RunInfo | None, step: RecordedStep
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     """Where an artifact and the run_info of the step that made it say different things."""
     if info is None:
         return
@@ -170,7 +170,7 @@ def _against_info(
     for what, found, expected in pairs:
         if found != expected:
             run_info = path_of(f"run_info/{step.entry.stage}", step.entry.key)
-            yield Finding(
+            yield Discrepancy(
                 path,
                 f"is not what {step.entry.address} made: {what} is {short(found)}, its run_info says {short(expected)}",
                 expected,
@@ -180,16 +180,16 @@ def _against_info(
             return
 
 
-def _unreadable(path: str, error: ArtifactError, step: RecordedStep) -> Finding:
+def _unreadable(path: str, error: ArtifactError, step: RecordedStep) -> Discrepancy:
     """What an artifact's own reader says of it. Of a table of another version DVC's cache holds the same."""
     what = error.message.removeprefix(f"{path}: ")
     mend = error.hint if isinstance(error, VersionError) else restore(path, step.source)
-    return Finding(path, what, "what it says it is", "", mend)
+    return Discrepancy(path, what, "what it says it is", "", mend)
 
 
 def _metrics(
     path: str, usable: Mapping[str, StoredOutput], info: RunInfo | None, step: RecordedStep
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     """Metrics say nothing about themselves, so the run_info names their bytes (that of older runs does not)."""
     expected = info.metrics_sha256 if info else None
     file = usable[path].content if path in usable else None
@@ -198,4 +198,4 @@ def _metrics(
     if (found := sha256_of(file)) != expected:
         said = f"its SHA-256 is {short(found)}, its run_info says {short(expected)}"
         what = f"is not what {step.entry.address} made: {said}"
-        yield Finding(path, what, expected, found, restore(path, step.source))
+        yield Discrepancy(path, what, expected, found, restore(path, step.source))

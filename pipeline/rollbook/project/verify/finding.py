@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class Discrepancy:
     """Something that is not as it was recorded.
 
     Attributes:

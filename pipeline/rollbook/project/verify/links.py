@@ -15,9 +15,9 @@ from rollbook.core.ids import BASE_KEY
 from rollbook.project.run.currency import input_changed
 from rollbook.project.run.stored import StoredTable
 from rollbook.project.verify.contents import Read
-from rollbook.project.verify.finding import Finding, restore
+from rollbook.project.verify.finding import Discrepancy, restore
 from rollbook.project.verify.places import StoredOutput
-from rollbook.project.verify.recorded import Recorded
+from rollbook.project.verify.recorded import RecordedRun
 from rollbook.settings.config import Params
 from rollbook.tables.artifacts import Facts, is_table, path_of, read_json
 from rollbook.tables.run_info import RunInfo
@@ -29,8 +29,8 @@ MADE_BY = ("rollouts", "evaluations")
 
 
 def digest_findings(
-    reads: Sequence[Read], facts: Mapping[str, Facts], recorded: Recorded, params: Params
-) -> tuple[list[Finding], list[str]]:
+    reads: Sequence[Read], facts: Mapping[str, Facts], recorded: RecordedRun, params: Params
+) -> tuple[list[Discrepancy], list[str]]:
     """Steps that recorded other inputs than what now lies where they read them.
 
     Args:
@@ -65,14 +65,14 @@ def digest_findings(
             f"is not what {', '.join(addresses)} read: {short(now)}, and recorded is {short(then)}"
         )
         mend = restore(path, recorded.outputs[path].source)
-        findings.append(Finding(path, what, then, now, mend))
+        findings.append(Discrepancy(path, what, then, now, mend))
     return findings, list(stale)
 
 
 class _UnreadableError(Exception):
     """A table that cannot be looked into; carries what is said of it."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: Discrepancy) -> None:
         super().__init__(finding.what)
         self.finding = finding
 
@@ -85,7 +85,7 @@ class Ids:
         self._stored = stored
         self._facts = facts
 
-    def findings(self, read: Read) -> Iterator[Finding]:
+    def findings(self, read: Read) -> Iterator[Discrepancy]:
         """What is wrong in the tables that a step made."""
         for item in read.stage.outputs:
             path = item.path(read.step.entry.key).as_posix()
@@ -96,7 +96,7 @@ class Ids:
             except _UnreadableError as error:
                 yield error.finding
 
-    def _of_output(self, read: Read, kind: str, path: str) -> Iterator[Finding]:
+    def _of_output(self, read: Read, kind: str, path: str) -> Iterator[Discrepancy]:
         """What is wrong in one of the tables of a step."""
         key, family = read.step.entry.key, kind.partition("/")[0]
         rollouts, prompts = (path_of(each, key).as_posix() for each in ("rollouts", "prompts"))
@@ -119,30 +119,30 @@ class Ids:
         if family == "history" and key != BASE_KEY:
             yield from self._among(read, prompts, path, "prompt_id")
 
-    def _iteration(self, read: Read, path: str) -> Iterator[Finding]:
+    def _iteration(self, read: Read, path: str) -> Iterator[Discrepancy]:
         key = read.step.entry.key
         found = pc.unique(self._column(path, "iteration")).to_pylist()
         if wrong := [str(each) for each in found if each != key]:
             what = f"holds rows of iteration {', '.join(wrong[:3])}"
-            yield Finding(path, what, key, wrong[0], restore(path, read.step.source))
+            yield Discrepancy(path, what, key, wrong[0], restore(path, read.step.source))
 
-    def _policy(self, info: RunInfo, read: Read, path: str) -> Iterator[Finding]:
+    def _policy(self, info: RunInfo, read: Read, path: str) -> Iterator[Discrepancy]:
         digest = info.inputs["policies"]
         found = pc.unique(self._column(path, "policy_digest")).to_pylist()
         if wrong := [str(each) for each in found if each != digest]:
             what = (
                 f"holds rows of policy {short(wrong[0])}, and its step read policy {short(digest)}"
             )
-            yield Finding(path, what, digest, wrong[0], restore(path, read.step.source))
+            yield Discrepancy(path, what, digest, wrong[0], restore(path, read.step.source))
 
-    def _same(self, read: Read, path: str, other: str, name: str) -> Iterator[Finding]:
+    def _same(self, read: Read, path: str, other: str, name: str) -> Iterator[Discrepancy]:
         """Both tables hold the same ids."""
         yield from self._among(read, path, other, name)
         yield from self._among(read, other, path, name)
 
     def _among(
         self, read: Read, path: str, other: str, name: str, there: str = ""
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Discrepancy]:
         """Ids of one table that another one lacks, where they stand in the column `there`, else in the same."""
         if path not in self._facts or other not in self._facts:
             return
@@ -152,7 +152,7 @@ class Ids:
         unknown = mine.filter(pc.invert(pc.is_in(mine, value_set=theirs.combine_chunks())))
         if len(unknown):
             what = f"has {len(unknown)} of {len(mine)} {name}s that {other} lacks, such as {unknown[0]}"
-            yield Finding(
+            yield Discrepancy(
                 path,
                 what,
                 f"{there or name}s of {other}",
@@ -185,12 +185,12 @@ class Ids:
 
     def _unreadable(self, path: str, what: str) -> _UnreadableError:
         mend = restore(path, self._stored[path].output.source)
-        return _UnreadableError(Finding(path, what, "a table of its kind", "", mend))
+        return _UnreadableError(Discrepancy(path, what, "a table of its kind", "", mend))
 
 
 def adapter_findings(
     reads: Sequence[Read], stored: Mapping[str, StoredOutput], facts: Mapping[str, Facts]
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     """Adapters that name another base than the policy that lies where they say."""
     for read in reads:
         path = path_of("policies", read.step.entry.key).as_posix()
@@ -200,7 +200,7 @@ def adapter_findings(
             named = read_json(stored[path].members[BASE_FILE])
         except ArtifactError as error:
             mend = restore(path, read.step.source)
-            yield Finding(f"{path}/{BASE_FILE}", error.message, "an adapter's base", "", mend)
+            yield Discrepancy(f"{path}/{BASE_FILE}", error.message, "an adapter's base", "", mend)
             continue
         base, digest = path_of("policies", str(named.get("key"))), str(named.get("digest"))
         found = facts.get(base.as_posix())
@@ -208,4 +208,4 @@ def adapter_findings(
             now = found.content_hash
             what = f"is an adapter on policy {short(digest)}, and {base} is {short(now)}"
             mend = restore(base.as_posix(), read.step.source)
-            yield Finding(path, what, digest, now, mend)
+            yield Discrepancy(path, what, digest, now, mend)

@@ -11,11 +11,11 @@ from rollbook.core.text import listed
 from rollbook.dvc.lock import LOCK_FILE, RESCORES_LOCK_FILE, made_by
 from rollbook.project.environment import git_says
 from rollbook.project.run.revisions import revision_of
-from rollbook.project.verify.finding import Finding
+from rollbook.project.verify.finding import Discrepancy
 from rollbook.tables.artifacts import ROOT
 
 
-def lock_findings(named: Collection[str]) -> Iterator[Finding]:
+def lock_findings(named: Collection[str]) -> Iterator[Discrepancy]:
     """Lock files that name less than they should: cut off between two entries, emptied, or taken away.
 
     Args:
@@ -29,14 +29,14 @@ def lock_findings(named: Collection[str]) -> Iterator[Finding]:
                 f"{listed(lost)}"
             )
             numbers = (f"{len(committed)} outputs", f"{kept} outputs")
-            yield Finding(str(file), what, *numbers, f"git checkout {file}")
+            yield Discrepancy(str(file), what, *numbers, f"git checkout {file}")
             named = {*named, *lost}
     if not named and (made := files_in(ROOT)):
         what = f"names no outputs, and {ROOT}/ holds {len(made)} files"
         mend = (
             f"git checkout {LOCK_FILE}; where git has none, `dvc repro` makes and records all anew"
         )
-        yield Finding(str(LOCK_FILE), what, "outputs", "nothing", mend)
+        yield Discrepancy(str(LOCK_FILE), what, "outputs", "nothing", mend)
 
 
 def _committed() -> Iterator[tuple[Path, Collection[str]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollbook.core.errors import ArtifactError
 from rollbook.core.hashing import files_in, md5_of
 from rollbook.dvc.cache import FOLDER_SUFFIX, cached_path, is_folder, members
-from rollbook.project.verify.finding import Finding, checkout
+from rollbook.project.verify.finding import Discrepancy, checkout
 from rollbook.project.verify.recorded import RecordedOutput
 
 
@@ -120,13 +120,13 @@ def find(output: RecordedOutput) -> StoredOutput:
     )
 
 
-def misplaced_findings(stored: StoredOutput) -> Iterator[Finding]:
+def misplaced_findings(stored: StoredOutput) -> Iterator[Discrepancy]:
     """Says of a file where a folder belongs, or the other way round, how it is put right."""
     if stored.misplaced:
         kinds = ("a folder", "a file") if is_folder(stored.output.md5) else ("a file", "a folder")
         path, source = stored.output.path, stored.output.source
         what = f"the workspace holds {kinds[1]} here; {source} says that it is {kinds[0]}"
-        yield Finding(path, what, *kinds, checkout(path))
+        yield Discrepancy(path, what, *kinds, checkout(path))
 
 
 def _file(name: str, md5: str, here: Path, cached: bool) -> StoredFile:

@@ -11,7 +11,7 @@ from rollbook.core.ids import BASE_KEY
 from rollbook.core.yaml import read_yaml
 from rollbook.dvc.lock import LOCK_FILE, PIPELINE_FILE, RESCORES_LOCK_FILE, Entry
 from rollbook.project.run.run import Run
-from rollbook.project.verify.finding import Finding
+from rollbook.project.verify.finding import Discrepancy
 from rollbook.settings.config import Params
 from rollbook.settings.sealed import files_of
 from rollbook.tables.artifacts import FOLDERS, path_of
@@ -58,7 +58,7 @@ class RecordedStep:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """Everything that is to be verified.
 
     Attributes:
@@ -73,10 +73,10 @@ class Recorded:
     outputs: Mapping[str, RecordedOutput]
     foreign: Sequence[str]
     named: Collection[str]
-    disagreements: Sequence[Finding]
+    disagreements: Sequence[Discrepancy]
 
 
-def read_recorded(run: Run) -> Recorded:
+def read_recorded(run: Run) -> RecordedRun:
     """What is recorded now.
 
     Raises:
@@ -92,7 +92,7 @@ def read_recorded(run: Run) -> Recorded:
                 steps.append(RecordedStep(entry, str(file)))
             else:
                 foreign.append(entry.address)
-    disagreements: list[Finding] = []
+    disagreements: list[Discrepancy] = []
     outputs: dict[str, RecordedOutput] = {}
     for part, entries in run.sealed_parts.items():
         _, locked, listed = files_of(part)
@@ -111,7 +111,7 @@ def read_recorded(run: Run) -> Recorded:
         if not step.sealed
         for path, md5 in step.entry.outputs.items()
     }
-    return Recorded(steps, outputs, foreign, named | outputs.keys(), disagreements)
+    return RecordedRun(steps, outputs, foreign, named | outputs.keys(), disagreements)
 
 
 def _belongs(entry: Entry, params: Params) -> bool:
@@ -129,14 +129,14 @@ def _pruned(params: Params, part: str) -> set[str]:
 
 def _disagreements(
     entries: Sequence[Entry], locked: str, listed: Path, pruned: set[str]
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     """Outputs that DVC keeps in another version than the one that was sealed."""
     kept = {item["path"]: item["md5"] for item in read_yaml(listed).get("outs") or []}
     for entry in entries:
         for path, md5 in entry.outputs.items():
             found = kept.get(path, "nothing")
             if found != md5 and not (path in pruned and path not in kept):
-                yield Finding(
+                yield Discrepancy(
                     path,
                     f"{listed} keeps {found}, and {locked} says that {md5} was sealed",
                     md5,

@@ -16,7 +16,7 @@ from pathlib import Path
 from rollbook.core.process import processors
 from rollbook.dvc.cache import FOLDER_SUFFIX, folder_md5
 from rollbook.project.plan_file import PLAN_FILE, same_training_plan
-from rollbook.project.verify.finding import Finding, checkout
+from rollbook.project.verify.finding import Discrepancy, checkout
 from rollbook.project.verify.places import StoredFile, StoredOutput
 from rollbook.project.verify.recorded import RecordedOutput
 from rollbook.tables.artifacts import FOLDERS
@@ -99,7 +99,7 @@ def paths_of(stored: StoredOutput) -> Iterator[Path]:
 
 def byte_findings(
     stored: StoredOutput, hashed: HashedFiles, paths_by_md5: Mapping[str, Sequence[str]]
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     """What is not as DVC recorded it.
 
     Args:
@@ -114,15 +114,15 @@ def byte_findings(
     restore = checkout(output.path)
     for name in stored.lacking:
         what = f"the folder in the workspace lacks it; {output.source} lists it"
-        yield Finding(f"{output.path}/{name}", what, "a file", "nothing", restore)
+        yield Discrepancy(f"{output.path}/{name}", what, "a file", "nothing", restore)
     for name in stored.added:
         what = f"the folder in the workspace holds it; {output.source} does not list it"
-        yield Finding(f"{output.path}/{name}", what, "nothing", "a file", restore)
+        yield Discrepancy(f"{output.path}/{name}", what, "nothing", "a file", restore)
     if stored.unlisted and stored.in_workspace and not stored.misplaced:
         md5s = {file.name: hashed[file.workspace].md5 for file in stored.files if file.workspace}
         found = folder_md5(md5s)
         if found != output.md5:
-            yield Finding(
+            yield Discrepancy(
                 output.path,
                 f"the files of the folder come to md5 {found}, {output.source} says {output.md5}; which one differs "
                 "is not known, since DVC's listing of the folder is not here",
@@ -137,7 +137,7 @@ def _of_file(
     file: StoredFile,
     hashed: HashedFiles,
     paths_by_md5: Mapping[str, Sequence[str]],
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     here, kept = (
         path is not None and hashed[path].md5 != file.md5 for path in (file.workspace, file.cache)
     )
@@ -152,7 +152,7 @@ def _of_file(
     others = paths_by_md5.get(found, ())
     whose = f": the bytes of {others[0]}" if others else ""
     subject = "DVC's listing of the folder has" if _is_listing(output, file) else "has"
-    yield Finding(
+    yield Discrepancy(
         f"{output.path}/{file.name}" if file.name else output.path,
         f"{subject} md5 {found} {where}{whose}; {output.source} says {file.md5}",
         file.md5,

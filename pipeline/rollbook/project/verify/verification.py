@@ -17,11 +17,16 @@ from rollbook.project.off_lock import RUN_INFO, differs_from
 from rollbook.project.plan_file import DECLARED_STAGES
 from rollbook.project.run.run import Run
 from rollbook.project.verify.contents import Read, read_step
-from rollbook.project.verify.finding import Finding
+from rollbook.project.verify.finding import Discrepancy
 from rollbook.project.verify.links import Ids, adapter_findings, digest_findings
 from rollbook.project.verify.lock_files import lock_findings
 from rollbook.project.verify.places import StoredOutput, find, misplaced_findings
-from rollbook.project.verify.recorded import Recorded, RecordedOutput, RecordedStep, read_recorded
+from rollbook.project.verify.recorded import (
+    RecordedOutput,
+    RecordedRun,
+    RecordedStep,
+    read_recorded,
+)
 from rollbook.project.verify.stored_bytes import HashedFiles, byte_findings
 from rollbook.settings.config import Params
 from rollbook.tables.artifacts import FOLDERS, ROOT
@@ -39,7 +44,7 @@ class Verification:
         files, size: how many were hashed, and their bytes; 0 if contents were believed.
     """
 
-    findings: Sequence[Finding]
+    findings: Sequence[Discrepancy]
     notes: Sequence[str]
     absent: Sequence[str]
     steps: int
@@ -118,7 +123,7 @@ def verify(run: Run, fast: bool = False, complete: bool = False) -> Verification
 
 def _by_path(
     stored: Mapping[str, StoredOutput], hashed: HashedFiles | None
-) -> Mapping[str, Sequence[Finding]]:
+) -> Mapping[str, Sequence[Discrepancy]]:
     """What is wrong with the place and the bytes of every output; of run_info alone where no others are hashed."""
     if hashed is None:
         found = _looked_into([path for path in stored if path.startswith(RUN_INFO)], stored)
@@ -147,9 +152,9 @@ def _linked(
     reads: Sequence[Read],
     wrong: set[str],
     stored: Mapping[str, StoredOutput],
-    recorded: Recorded,
+    recorded: RecordedRun,
     params: Params,
-) -> tuple[list[Finding], Sequence[str]]:
+) -> tuple[list[Discrepancy], Sequence[str]]:
     """What is wrong with how artifacts name each other, by digest and by id; and steps that are stale."""
     facts = {
         path: found
@@ -163,7 +168,7 @@ def _linked(
     return [*found, *adapter_findings(reads, stored, facts), *named], stale
 
 
-def _busy(recorded: Recorded) -> set[str]:
+def _busy(recorded: RecordedRun) -> set[str]:
     """Addresses of steps that are running, or have just run: what they have written is not in dvc.lock yet."""
     running = {(step.stage, step.key, step.rescore) for step in running_steps()}
     making = paths_in_the_making()
@@ -183,7 +188,7 @@ def _is_of_another_run(step: RecordedStep) -> bool:
     return any(path.startswith(RUN_INFO) and differs_from(Path(path), md5) for path, md5 in outputs)
 
 
-def _made_since(before: Recorded) -> set[str]:
+def _made_since(before: RecordedRun) -> set[str]:
     """Addresses of steps that DVC has run, or is running, since the record was read."""
     now = read_recorded(Run())
     return _busy(now) | {
@@ -191,13 +196,15 @@ def _made_since(before: Recorded) -> set[str]:
     }
 
 
-def _not_of(steps: set[str], findings: Sequence[Finding], recorded: Recorded) -> list[Finding]:
+def _not_of(
+    steps: set[str], findings: Sequence[Discrepancy], recorded: RecordedRun
+) -> list[Discrepancy]:
     """Findings less those about outputs of some steps."""
     about = {path for path, output in recorded.outputs.items() if output.step in steps}
     return [finding for finding in findings if _output_of(finding, recorded.outputs) not in about]
 
 
-def _output_of(finding: Finding, paths: Container[str]) -> str:
+def _output_of(finding: Discrepancy, paths: Container[str]) -> str:
     """The output that a finding is about: itself, or the folder of the file."""
     return next((path for path in _with_parents(finding.path) if path in paths), "")
 
@@ -208,7 +215,7 @@ def _with_parents(path: str) -> list[str]:
 
 def _looked_into(
     paths: Iterable[str], stored: Mapping[str, StoredOutput]
-) -> dict[str, list[Finding]]:
+) -> dict[str, list[Discrepancy]]:
     """What is wrong with the bytes of some outputs."""
     chosen = {path: stored[path] for path in paths}
     hashed = HashedFiles(chosen.values())
@@ -218,28 +225,32 @@ def _looked_into(
 
 def _wrong_bytes(
     chosen: Mapping[str, StoredOutput], hashed: HashedFiles, stored: Mapping[str, StoredOutput]
-) -> dict[str, list[Finding]]:
+) -> dict[str, list[Discrepancy]]:
     """The same once they are hashed; bytes that belong to another output of `stored` are told by its name."""
     whose = _paths_by_md5(stored)
     return {path: [*byte_findings(each, hashed, whose)] for path, each in chosen.items()}
 
 
-def _with_mends(findings: Sequence[Finding], stored: Mapping[str, StoredOutput]) -> list[Finding]:
+def _with_mends(
+    findings: Sequence[Discrepancy], stored: Mapping[str, StoredOutput]
+) -> list[Discrepancy]:
     """Findings with the mend of the file where its bytes are not as recorded, and not that of the record."""
     about = {finding: _output_of(finding, stored) for finding in findings}
     found = _looked_into(filter(None, about.values()), stored)
 
-    def mended(finding: Finding) -> Finding:
+    def mended(finding: Discrepancy) -> Discrepancy:
         wrong = found.get(about[finding])
         return replace(finding, mend=wrong[0].mend) if wrong else finding
 
     return [mended(finding) for finding in findings]
 
 
-def _missing(output: RecordedOutput) -> Finding:
+def _missing(output: RecordedOutput) -> Discrepancy:
     is_folder = Path(output.path).parent.name in FOLDERS
     mend = f"dvc pull {output.path}" if is_folder else "rollbook pull"
-    return Finding(output.path, "is not on this machine, or not whole", output.md5, "nothing", mend)
+    return Discrepancy(
+        output.path, "is not on this machine, or not whole", output.md5, "nothing", mend
+    )
 
 
 def _paths_by_md5(stored: Mapping[str, StoredOutput]) -> Mapping[str, Sequence[str]]:
@@ -296,12 +307,12 @@ def _stale(addresses: Sequence[str]) -> Iterator[str]:
         yield f"{listed(addresses)}: {why}; `dvc repro` brings them up to date"
 
 
-def _foreign(recorded: Recorded) -> Iterator[str]:
+def _foreign(recorded: RecordedRun) -> Iterator[str]:
     if recorded.foreign:
         yield f"{listed(recorded.foreign)}: in a lock file, and in no iteration of params.yaml; not verified"
 
 
-def _unrecorded(recorded: Recorded) -> Iterator[str]:
+def _unrecorded(recorded: RecordedRun) -> Iterator[str]:
     """Artifacts that no lock file names, and that commands read all the same: of steps cut off, or of lost entries."""
     if dvc_is_at_work() or not recorded.named:
         return

@@ -17,7 +17,7 @@ from rollbook.core.component import Model
 from rollbook.core.field_docs import meaning_of
 from rollbook.core.yaml import flow
 from rollbook.rl.evaluation import RIGHT_FROM, Z95, interval, paired_difference, prompt_means
-from rollbook.rl.recipe_diff import Difference, differences
+from rollbook.settings.recipe_words import SettingDifference, differences
 from rollbook.tables.artifacts import finite
 from rollbook.views.compare.sides import NUMBERS, Side
 
@@ -40,7 +40,7 @@ class Stretch:
     first: int
     last: int
     names: tuple[str, str]
-    settings: Sequence[Difference]
+    settings: Sequence[SettingDifference]
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class Comparison:
 
     sides: tuple[Side, Side]
     shared: Sequence[str]
-    settings: Sequence[Difference]
+    settings: Sequence[SettingDifference]
     stretches: Sequence[Stretch]
-    last_recipes: Sequence[Difference]
+    last_recipes: Sequence[SettingDifference]
     evaluated_alike: bool
     tests: Sequence[Test]
     became_right: int
@@ -183,7 +183,7 @@ class Comparison:
         return finite(found)
 
 
-def _setting(each: Difference) -> dict[str, Any]:
+def _setting(each: SettingDifference) -> dict[str, Any]:
     return {"place": each.place, "values": list(each.values), "meaning": each.meaning}
 
 
@@ -210,11 +210,13 @@ def compare(first: Side, second: Side, examples: int) -> Comparison:
         key=lambda each: (-abs(_gain(means, *each)), each),
     )
     became_right = sum(_gain(means, *each) > 0 for each in moved)
-    evaluation = differences(first.params.evaluate_policy, second.params.evaluate_policy)
+    evaluation = differences(
+        first.params.evaluate_policy, second.params.evaluate_policy, "evaluate_policy"
+    )
     return Comparison(
         sides,
         shared=_shared(sides),
-        settings=[*_run_settings(sides), *_below("evaluate_policy", evaluation)],
+        settings=[*_run_settings(sides), *evaluation],
         stretches=_stretches(sides),
         last_recipes=_last_recipes(sides),
         evaluated_alike=not evaluation,
@@ -235,7 +237,7 @@ def _shared(sides: tuple[Side, Side]) -> list[str]:
     return found
 
 
-def _run_settings(sides: tuple[Side, Side]) -> Iterator[Difference]:
+def _run_settings(sides: tuple[Side, Side]) -> Iterator[SettingDifference]:
     """What all iterations of a run have in common: seed, data, base policy."""
     one, two = (side.params for side in sides)
     fields: list[tuple[Model, Model, str, str]] = [(one, two, "", "seed")]
@@ -243,8 +245,8 @@ def _run_settings(sides: tuple[Side, Side]) -> Iterator[Difference]:
     for before, after, place, name in fields:
         values = (_written(before, name), _written(after, name))
         if values[0] != values[1]:
-            yield Difference(f"{place}{name}", values, meaning_of(type(before), name), False)
-    yield from _below("policy", differences(one.policy, two.policy))
+            yield SettingDifference(f"{place}{name}", values, meaning_of(type(before), name), False)
+    yield from differences(one.policy, two.policy, "policy")
 
 
 def _written(model: Model, field: str) -> str:
@@ -252,13 +254,6 @@ def _written(model: Model, field: str) -> str:
         mode="json", include={field}, exclude_none=True, serialize_as_any=True
     )
     return flow(dumped[field])
-
-
-def _below(place: str, found: Sequence[Difference]) -> list[Difference]:
-    return [
-        Difference(f"{place}.{each.place}", each.values, each.meaning, each.is_size)
-        for each in found
-    ]
 
 
 def _stretches(sides: tuple[Side, Side]) -> list[Stretch]:
@@ -278,7 +273,7 @@ def _stretches(sides: tuple[Side, Side]) -> list[Stretch]:
     return found
 
 
-def _last_recipes(sides: tuple[Side, Side]) -> list[Difference]:
+def _last_recipes(sides: tuple[Side, Side]) -> list[SettingDifference]:
     lengths = [len(side.chain) for side in sides]
     if 0 in lengths or lengths[0] == lengths[1]:
         return []

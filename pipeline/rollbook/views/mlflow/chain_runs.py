@@ -16,7 +16,7 @@ from rollbook.settings.recipe_words import stretches
 from rollbook.views.mlflow.chains import FinishedChain, FinishedIteration, Metrics
 from rollbook.views.mlflow.descriptions import NOTE, chain_text
 from rollbook.views.mlflow.names import flattened, shortened, valid_name
-from rollbook.views.mlflow.store import Store
+from rollbook.views.mlflow.store import TrackingStore
 
 KIND = "rollbook.kind"
 LINE = "rollbook.line"
@@ -103,13 +103,13 @@ class ChainRun:
         )
 
 
-def chain_runs(store: Store) -> list[ChainRun]:
+def chain_runs(store: TrackingStore) -> list[ChainRun]:
     """All parent runs of the experiment, oldest first."""
     runs = all_runs(store, f"tags.`{KIND}` = 'chain'")
     return [ChainRun.of(run) for run in sorted(runs, key=lambda run: run.info.start_time)]
 
 
-def all_runs(store: Store, condition: str = "") -> Iterator[Run]:
+def all_runs(store: TrackingStore, condition: str = "") -> Iterator[Run]:
     """Runs of the experiment that fulfil a search condition, page by page."""
     token: str | None = None
     while True:
@@ -122,7 +122,7 @@ def all_runs(store: Store, condition: str = "") -> Iterator[Run]:
             return
 
 
-def create(store: Store, chain: FinishedChain) -> ChainRun:
+def create(store: TrackingStore, chain: FinishedChain) -> ChainRun:
     """A new parent run without points."""
     first = chain.steps[0]
     tags = {
@@ -143,7 +143,9 @@ def create(store: Store, chain: FinishedChain) -> ChainRun:
     return ChainRun(run.info.run_id, chain.origin, store.line, name)
 
 
-def extend(store: Store, run: ChainRun, chain: FinishedChain, runs: Mapping[str, str]) -> None:
+def extend(
+    store: TrackingStore, run: ChainRun, chain: FinishedChain, runs: Mapping[str, str]
+) -> None:
     """Adds the points that the run lacks. What it holds is written down last, so a run cut short is continued.
 
     Args:
@@ -169,14 +171,14 @@ def extend(store: Store, run: ChainRun, chain: FinishedChain, runs: Mapping[str,
     run.contents, run.base_logged = contents, run.base_logged or BASE in tags
 
 
-def supersede(store: Store, run: ChainRun, by: ChainRun) -> None:
+def supersede(store: TrackingStore, run: ChainRun, by: ChainRun) -> None:
     """Marks a run whose iterations changed; its numbers stay as they are."""
     store.client.set_tag(run.run_id, SUPERSEDED, by.run_id)
     _rename(store, run, run.name + SUPERSEDED_MARK)
     run.superseded = True
 
 
-def revive(store: Store, run: ChainRun) -> None:
+def revive(store: TrackingStore, run: ChainRun) -> None:
     """Takes the mark away: the change was undone."""
     _rename(store, run, run.name.removesuffix(SUPERSEDED_MARK))
     store.client.delete_tag(run.run_id, SUPERSEDED)
@@ -230,7 +232,7 @@ def _settings_from(chain: FinishedChain, sent: Container[str]) -> dict[str, str]
     return found
 
 
-def _rename(store: Store, run: ChainRun, name: str) -> None:
+def _rename(store: TrackingStore, run: ChainRun, name: str) -> None:
     """Changes the name of a parent run, here and on the runs inside it."""
     if name == run.name:
         return

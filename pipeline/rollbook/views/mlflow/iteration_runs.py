@@ -26,20 +26,20 @@ from rollbook.views.mlflow.descriptions import NOTE, step_text
 from rollbook.views.mlflow.links import Artifact, artifacts_of, dataset_of, link_policy
 from rollbook.views.mlflow.names import flattened
 from rollbook.views.mlflow.rollout_view import groups, is_on_disk, readable, sample
-from rollbook.views.mlflow.store import Store
+from rollbook.views.mlflow.store import TrackingStore
 from rollbook.views.mlflow.traces import send_traces
 
 CONTENT = "rollbook.content"
 STEP_COLUMNS_LEFT_OUT = ("iteration", "epoch", "optimizer_step")
 
 
-def find(store: Store, step: FinishedIteration) -> MlflowRun | None:
+def find(store: TrackingStore, step: FinishedIteration) -> MlflowRun | None:
     """The run of this iteration's content, finished or not."""
     condition = f"tags.`{KIND}` = 'iteration' and tags.`{CONTENT}` = '{step.content}'"
     return next(all_runs(store, condition), None)
 
 
-def create(store: Store, run: Run, step: FinishedIteration, chain: ChainRun) -> str:
+def create(store: TrackingStore, run: Run, step: FinishedIteration, chain: ChainRun) -> str:
     """Sends everything about one iteration. The run is `FINISHED` only when all of it has arrived."""
     artifacts = artifacts_of(run, step)
     kind = {KIND: "iteration", CONTENT: step.content, PARENT: chain.run_id, NAME: chain.name}
@@ -71,13 +71,13 @@ def create(store: Store, run: Run, step: FinishedIteration, chain: ChainRun) -> 
     return run_id
 
 
-def move(store: Store, run: MlflowRun, chain: ChainRun) -> None:
+def move(store: TrackingStore, run: MlflowRun, chain: ChainRun) -> None:
     """Shows an iteration's run inside another chain's."""
     for name, value in ((PARENT, chain.run_id), (NAME, chain.name)):
         store.client.set_tag(run.info.run_id, name, value)
 
 
-def remove(store: Store, run: MlflowRun) -> None:
+def remove(store: TrackingStore, run: MlflowRun) -> None:
     """Removes a run with its traces and its model, so that it can be sent anew."""
     traces = store.client.search_traces(
         locations=[store.experiment_id], run_id=run.info.run_id, include_spans=False
@@ -129,7 +129,7 @@ def _optimizer_steps(run: Run, step: FinishedIteration) -> list[Metric]:
     ]
 
 
-def _send_rollouts(store: Store, run_id: str, run: Run, step: FinishedIteration) -> None:
+def _send_rollouts(store: TrackingStore, run_id: str, run: Run, step: FinishedIteration) -> None:
     """All rollouts as a Parquet file, the groups as one that MLflow shows, and some rollouts as traces."""
     if not is_on_disk(run, step.key):
         return

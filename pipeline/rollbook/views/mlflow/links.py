@@ -15,7 +15,7 @@ from rollbook.project.run.run import Run
 from rollbook.tables.artifacts import is_table, path_of
 from rollbook.views.mlflow.chains import FinishedIteration
 from rollbook.views.mlflow.descriptions import NOTE, policy_text
-from rollbook.views.mlflow.store import Store
+from rollbook.views.mlflow.store import TrackingStore
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def artifacts_of(run: Run, step: FinishedIteration) -> list[Artifact]:
 
 
 def link_policy(
-    store: Store, run_id: str, step: FinishedIteration, artifacts: list[Artifact]
+    store: TrackingStore, run_id: str, step: FinishedIteration, artifacts: list[Artifact]
 ) -> str:
     """The policy as a model that stays where it is: path and hashes, no bytes."""
     policy = path_of("policies", step.key)

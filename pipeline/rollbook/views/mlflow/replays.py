@@ -13,7 +13,7 @@ from rollbook.core.lean_imports import without
 from rollbook.project.replay.marks import ReplayMark, kept_marks
 from rollbook.project.run.run import Run
 from rollbook.views.mlflow.chains import FinishedChain, hash_of, read_chains
-from rollbook.views.mlflow.store import Store, opened
+from rollbook.views.mlflow.store import TrackingStore, opened
 
 with without("pandas"):
     from mlflow.entities import Metric
@@ -40,7 +40,7 @@ def send_replays(run: Run) -> set[tuple[str, str]]:
 
 
 def send(
-    store: Store, shown: Sequence[tuple[FinishedChain, ChainRun]], md5s: Mapping[str, str]
+    store: TrackingStore, shown: Sequence[tuple[FinishedChain, ChainRun]], md5s: Mapping[str, str]
 ) -> set[tuple[str, str]]:
     """Shows kept verdicts on chains and their iterations, those that are there already aside.
 
@@ -65,7 +65,7 @@ def send(
 
 
 def _runs(
-    store: Store, run: ChainRun, chain: FinishedChain, keys: Mapping[str, object]
+    store: TrackingStore, run: ChainRun, chain: FinishedChain, keys: Mapping[str, object]
 ) -> Iterator[tuple[str, MlflowRun]]:
     """Runs that show what has these keys."""
     if BASE_KEY in keys:
@@ -75,7 +75,7 @@ def _runs(
             yield step.key, found
 
 
-def _mark(store: Store, run: MlflowRun, marks: Sequence[ReplayMark]) -> None:
+def _mark(store: TrackingStore, run: MlflowRun, marks: Sequence[ReplayMark]) -> None:
     """Sends of these verdicts what the run does not say yet."""
     tags: dict[str, str] = {}
     points: list[Metric] = []

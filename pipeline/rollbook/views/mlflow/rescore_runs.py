@@ -14,7 +14,7 @@ from rollbook.views.mlflow.chains import FinishedChain, FinishedIteration, Metri
 from rollbook.views.mlflow.descriptions import NOTE
 from rollbook.views.mlflow.iteration_runs import CONTENT, remove
 from rollbook.views.mlflow.names import flattened, shortened
-from rollbook.views.mlflow.store import Store
+from rollbook.views.mlflow.store import TrackingStore
 
 ASKED = "rollbook.rescore"
 ASKED_ABOUT = {
@@ -68,7 +68,7 @@ def stored_answers(run: Run) -> list[Answers]:
     return found
 
 
-def send(store: Store, run: ChainRun, chain: FinishedChain, answers: Answers) -> bool:
+def send(store: TrackingStore, run: ChainRun, chain: FinishedChain, answers: Answers) -> bool:
     """Shows the answers about a chain; those that were shown before under the same name are replaced.
 
     Returns:

@@ -30,7 +30,7 @@ REPLACED = "replaced"
 
 
 @dataclass(frozen=True)
-class Store:
+class TrackingStore:
     """An open store.
 
     Attributes:
@@ -75,7 +75,7 @@ def exists() -> bool:
 
 
 @contextlib.contextmanager
-def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
+def opened(experiment: str, durable: bool = True) -> Iterator[TrackingStore]:
     """Opens the store, makes it and the experiment if need be, and keeps other writers of this machine out.
 
     Two processes that create a SQLite store at once break each other, hence the lock. Whoever holds it may be making a
@@ -103,7 +103,7 @@ def opened(experiment: str, durable: bool = True) -> Iterator[Store]:
 
 
 @contextlib.contextmanager
-def experiment_kept(store: Store) -> Iterator[None]:
+def experiment_kept(store: TrackingStore) -> Iterator[None]:
     """Inside, the experiment is read once: MLflow reads it and its tags anew for every trace, run and model it makes.
 
     Whatever changes the experiment belongs before it.
@@ -138,7 +138,7 @@ def set_aside() -> Path | None:
         return place
 
 
-def _connected(experiment: str) -> Store:
+def _connected(experiment: str) -> TrackingStore:
     from mlflow.tracing.client import TracingClient
     from mlflow.tracking import MlflowClient
 
@@ -159,7 +159,7 @@ def _connected(experiment: str) -> Store:
         )
     else:
         identity = known.experiment_id
-    return Store(client, TracingClient(uri), identity, _line())
+    return TrackingStore(client, TracingClient(uri), identity, _line())
 
 
 def _line() -> str:

@@ -11,7 +11,13 @@ from rollbook.core.lean_imports import without
 from rollbook.project.run.run import Run
 from rollbook.views.mlflow.chains import FinishedChain, FinishedIteration, read_chains
 from rollbook.views.mlflow.descriptions import shown_steps
-from rollbook.views.mlflow.store import Store, experiment_kept, is_default, opened, set_aside
+from rollbook.views.mlflow.store import (
+    TrackingStore,
+    experiment_kept,
+    is_default,
+    opened,
+    set_aside,
+)
 
 with without("pandas"):  # mlflow does without it, and is imported half a second sooner
     from rollbook.views.mlflow import chain_runs, iteration_runs, replays, rescore_runs, views
@@ -91,7 +97,7 @@ class _Sender:
     carries all its steps, and the old one is marked. Iterations that both share are shown under the new one.
     """
 
-    def __init__(self, store: Store, run: Run) -> None:
+    def __init__(self, store: TrackingStore, run: Run) -> None:
         self.store = store
         self.run = run
         self.runs = chain_runs.chain_runs(store)

@@ -21,7 +21,7 @@ from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTag
 
 from rollbook.views.mlflow.names import shortened
 from rollbook.views.mlflow.rollout_view import question
-from rollbook.views.mlflow.store import Store
+from rollbook.views.mlflow.store import TrackingStore
 
 PREVIEW_LENGTH = 1000
 INPUT_COLUMNS = ("messages", "prompt")
@@ -36,7 +36,7 @@ RATIONALES = {
 Row = Mapping[str, Any]
 
 
-def send_traces(store: Store, run_id: str, rows: Sequence[Row], time_ms: int) -> None:
+def send_traces(store: TrackingStore, run_id: str, rows: Sequence[Row], time_ms: int) -> None:
     """Shows rollouts under a run. They are a millisecond apart, so that they keep their order."""
     traces = [(trace_id_of(run_id, row), row, time_ms + place) for place, row in enumerate(rows)]
     if not traces:
@@ -52,7 +52,7 @@ def trace_id_of(run_id: str, row: Row) -> str:
     return f"tr-{digest[:32]}"
 
 
-def _info(store: Store, run_id: str, trace_id: str, row: Row, time_ms: int) -> TraceInfo:
+def _info(store: TrackingStore, run_id: str, trace_id: str, row: Row, time_ms: int) -> TraceInfo:
     return TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(store.experiment_id),

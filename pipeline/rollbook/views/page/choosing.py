@@ -21,7 +21,7 @@ EVALUATION_SHARE = 4
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """What the page holds at most.
 
     Attributes:
@@ -34,7 +34,7 @@ class Limits:
     characters: int = CHARACTERS
     tokens: int = TOKENS
 
-    def of_evaluation(self, rollouts: int) -> Limits:
+    def of_evaluation(self, rollouts: int) -> PageLimits:
         """What it holds of evaluations, beside that.
 
         Args:
@@ -44,7 +44,7 @@ class Limits:
             -(-each // EVALUATION_SHARE) for each in (self.characters, self.tokens)
         )
         left = max(0, self.rollouts - rollouts)
-        return Limits(self.rollouts // EVALUATION_SHARE + left, characters, tokens)
+        return PageLimits(self.rollouts // EVALUATION_SHARE + left, characters, tokens)
 
     def have_room_for(self, rollouts: int, answers: int) -> bool:
         """Whether so many rollouts and evaluation answers are all on the page."""
@@ -52,7 +52,7 @@ class Limits:
 
 
 def enough(rollouts: int, answers: int) -> int:
-    """The smallest `Limits.rollouts` that have room for all of them."""
+    """The smallest `PageLimits.rollouts` that have room for all of them."""
     both = rollouts + answers
     return max(rollouts, -(-both * EVALUATION_SHARE // (EVALUATION_SHARE + 1)))
 

@@ -25,7 +25,7 @@ LEFT_OUT = "<!-- left out -->"
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """One section.
 
     Attributes:
@@ -54,7 +54,7 @@ class Document:
 
     title: str
     subtitle: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     scripts: Sequence[str]
     data: Mapping[str, object]
     explored: Explored
@@ -136,7 +136,7 @@ def _policy(scripts: Iterable[str]) -> str:
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def _header(sections: Sequence[Section]) -> str:
+def _header(sections: Sequence[PageSection]) -> str:
     links = "".join(f'<li><a href="#{each.id}">{safe(each.title)}</a></li>' for each in sections)
     return (
         f'<header><div><span class="name">Rollbook</span><nav aria-label="Sections"><ul>{links}</ul></nav>'
@@ -145,5 +145,5 @@ def _header(sections: Sequence[Section]) -> str:
     )
 
 
-def _section(section: Section) -> str:
+def _section(section: PageSection) -> str:
     return f'<section id="{section.id}"><h2>{safe(section.title)}</h2>\n{section.html}\n</section>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollbook.project.ancestry import span
 from rollbook.tables.run_info import RunInfo
 from rollbook.views.page.shown import ShownChain
-from rollbook.views.show.sections import Pairs, Part
+from rollbook.views.show.sections import KeyValues, Part
 
 STAGE = "update_policy"
 """Whose run_info is read: it needs most."""
@@ -23,7 +23,7 @@ def environments(shown: ShownChain) -> list[tuple[str, list[Part]]]:
             stretches[-1][0].append(item.key)
         else:
             stretches.append(([item.key], words))
-    return [(span(keys), [Pairs(list(words.items()))]) for keys, words in stretches]
+    return [(span(keys), [KeyValues(list(words.items()))]) for keys, words in stretches]
 
 
 def _words(info: RunInfo) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rollbook.views.lineage.links import Link, lineage_of
 from rollbook.views.lineage.words import link_words
 from rollbook.views.page.shown import ShownChain
 from rollbook.views.show.page import marked, part_html
-from rollbook.views.show.sections import Lines, Pairs
+from rollbook.views.show.sections import KeyValues, Lines
 
 COLUMN, LANE = 92, 64
 """Distance of neighbouring iterations and of branches, px."""
@@ -140,5 +140,5 @@ def _policies(links: Sequence[Link]) -> Iterator[str]:
         yield (
             f"<details><summary><b>{marked(link.key)}</b> from {marked(link.previous)}{recipe} · "
             f"{link.rows:,} rollouts · <code>{marked(short(link.policy))}</code></summary>"
-            f"{part_html(Pairs(list(link_words(link, before))))}</details>"
+            f"{part_html(KeyValues(list(link_words(link, before))))}</details>"
         )

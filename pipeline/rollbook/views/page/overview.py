@@ -13,7 +13,7 @@ from rollbook.project.ancestry import short_commit, span
 from rollbook.rl.evaluation import paired_difference
 from rollbook.settings.recipe_words import recipe_in_words, stretches
 from rollbook.views.page.shown import Row, ShownChain
-from rollbook.views.show.sections import NOTHING, Grid, Pairs, Part
+from rollbook.views.show.sections import NOTHING, Grid, KeyValues, Part
 
 JUDGED = ("prompt_id", "set", "greedy", "reward")
 """Columns of an evaluation that a difference is computed from."""
@@ -137,7 +137,7 @@ def recipes(shown: ShownChain) -> Iterator[tuple[str, list[Part]]]:
         words = recipe_in_words(
             recipe, shown.run.params.data.train_labels, references, explained=True
         )
-        yield f"{shown.recipe(keys[0])}, {span(keys)}", [Pairs(words, told=True)]
+        yield f"{shown.recipe(keys[0])}, {span(keys)}", [KeyValues(words, told=True)]
 
 
 def made_from(shown: ShownChain) -> list[Part]:
@@ -152,7 +152,7 @@ def made_from(shown: ShownChain) -> list[Part]:
     commits = dict.fromkeys(info.environment.git.shown for info in infos if info is not None)
     if found := [short_commit(commit) for commit in commits if commit]:
         pairs.append(("commit", ", ".join(found)))
-    return [Pairs(pairs)]
+    return [KeyValues(pairs)]
 
 
 def base_name(shown: ShownChain) -> str:

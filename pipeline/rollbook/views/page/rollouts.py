@@ -22,7 +22,7 @@ from rollbook.project.ancestry import span
 from rollbook.project.run.run import Run
 from rollbook.project.run.stored import StoredTable
 from rollbook.views.page.choosing import (
-    Limits,
+    PageLimits,
     enough,
     longest_kept,
     rows_of_groups,
@@ -207,7 +207,7 @@ class Explored:
     chains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def explored(shown: ShownChain, limits: Limits) -> Explored:
+def explored(shown: ShownChain, limits: PageLimits) -> Explored:
     """Packs the rollouts and evaluations of a chain, and of others as far as there is room.
 
     Raises:
@@ -281,7 +281,7 @@ class _Blocks:
         return sum(len(block.places) for block in self.evaluations)
 
 
-def _packed(blocks: Sequence[_Block], limits: Limits, what: str, more: str) -> Explored:
+def _packed(blocks: Sequence[_Block], limits: PageLimits, what: str, more: str) -> Explored:
     """Packs blocks of one kind within limits that they share.
 
     Args:

@@ -14,7 +14,7 @@ from rollbook.core.text import visible
 from rollbook.project.run.run import Run
 from rollbook.project.run.stored import StoredTable
 from rollbook.views.show.clipping import Objective, with_clips, with_ratios
-from rollbook.views.show.decoding import Decoder, decoder_for
+from rollbook.views.show.decoding import TokenDecoder, decoder_for
 from rollbook.views.show.facts import Token
 from rollbook.views.show.rollouts import decoded, tokens_of
 
@@ -84,7 +84,7 @@ class Views:
         return Objective.of(self.run.iteration(self.key).settings("update_policy"))
 
     @cached_property
-    def _decoder(self) -> tuple[Decoder | None, str]:
+    def _decoder(self) -> tuple[TokenDecoder | None, str]:
         digests = pc.unique(self.completions.column("policy_digest")).to_pylist()
         return decoder_for(self.run.maker(digests[0], self.key) if digests else "", self.run)
 

@@ -10,9 +10,15 @@ from rollbook.core.errors import ArtifactError, RollbookError
 from rollbook.core.ids import BASE_KEY
 from rollbook.project.off_lock import off_lock, said_of
 from rollbook.views.doctor.diagnosis import Diagnosis
-from rollbook.views.page.choosing import Limits
+from rollbook.views.page.choosing import PageLimits
 from rollbook.views.page.curves import Chart, charts, numbers, specs
-from rollbook.views.page.document import Document, Section, asset, explorer_html, explorer_settings
+from rollbook.views.page.document import (
+    Document,
+    PageSection,
+    asset,
+    explorer_html,
+    explorer_settings,
+)
 from rollbook.views.page.environment import environments
 from rollbook.views.page.findings import diagnosed, findings_html, findings_tile, linked
 from rollbook.views.page.lineage import drawing, policies_html
@@ -31,7 +37,7 @@ CHAINS_SHOWN = 6
 """Chains whose curves are drawn until the reader chooses others."""
 
 
-def write_page(shown: ShownChain, limits: Limits, path: Path = PAGE) -> None:
+def write_page(shown: ShownChain, limits: PageLimits, path: Path = PAGE) -> None:
     """Writes the page whole or not at all.
 
     Raises:
@@ -46,18 +52,18 @@ def write_page(shown: ShownChain, limits: Limits, path: Path = PAGE) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def page_html(shown: ShownChain, limits: Limits) -> str:
+def page_html(shown: ShownChain, limits: PageLimits) -> str:
     """The page."""
     found, drawn = explored(shown, limits), charts(shown)
     diagnosis = diagnosed(shown)
     sections = [
-        Section("overview", "Overview", _overview(shown, diagnosis)),
-        Section("curves", "Curves", _curves(shown, drawn)),
-        Section("rollouts", "Rollouts", explorer_html(found)),
-        Section("doctor", "Doctor", _of_chain(shown, findings_html(diagnosis))),
-        Section("rescores", "Re-scores", _of_chain(shown, linked(_named(rescores(shown))))),
-        Section("lineage", "Lineage", _lineage(shown)),
-        Section("environment", "Environment", _of_chain(shown, _named(environments(shown)))),
+        PageSection("overview", "Overview", _overview(shown, diagnosis)),
+        PageSection("curves", "Curves", _curves(shown, drawn)),
+        PageSection("rollouts", "Rollouts", explorer_html(found)),
+        PageSection("doctor", "Doctor", _of_chain(shown, findings_html(diagnosis))),
+        PageSection("rescores", "Re-scores", _of_chain(shown, linked(_named(rescores(shown))))),
+        PageSection("lineage", "Lineage", _lineage(shown)),
+        PageSection("environment", "Environment", _of_chain(shown, _named(environments(shown)))),
     ]
     scripts = []
     data: dict[str, object] = {}

@@ -23,7 +23,7 @@ UNFINISHED = "�"
 
 
 @dataclass(frozen=True)
-class Decoder:
+class TokenDecoder:
     """A policy's tokenizer.
 
     Attributes:
@@ -69,7 +69,7 @@ class Decoder:
         return pieces
 
 
-def decoder_for(key: str, run: Store) -> tuple[Decoder | None, str]:
+def decoder_for(key: str, run: Store) -> tuple[TokenDecoder | None, str]:
     """The tokenizer of a policy, and what is to be said about it.
 
     All policies of a chain share one tokenizer: an update copies it. So where the policy itself is not on disk, one
@@ -83,7 +83,9 @@ def decoder_for(key: str, run: Store) -> tuple[Decoder | None, str]:
     for each in [key, *(other for other in here if other != key)] if key else here:
         folder = run.place("policies", each)
         if (folder / TOKENIZER_FILE).is_file():
-            return Decoder(folder), "" if each == key else f"decoded with the tokenizer of {each}"
+            return TokenDecoder(
+                folder
+            ), "" if each == key else f"decoded with the tokenizer of {each}"
     if here:
         return None, f"no policy on disk has a {TOKENIZER_FILE}: tokens are shown by their ids"
     brings = run.policy_place(key or BASE_KEY)

@@ -27,9 +27,9 @@ from rollbook.views.show.sections import (
     NOTHING,
     Grid,
     HeatStrip,
+    KeyValues,
     Lines,
     Page,
-    Pairs,
     Part,
     Passage,
     Remark,
@@ -95,7 +95,7 @@ def _rollout(facts: RolloutFacts) -> Page:
     if facts.advantage is not None:
         sections.append(Section("Advantage", list(_advantage_parts(facts.advantage))))
     if facts.partners:
-        sections.append(Section("Pairs", [_partners_grid(facts.partners)]))
+        sections.append(Section("KeyValues", [_partners_grid(facts.partners)]))
     if not facts.evaluation_set:
         sections.append(Section("Update", list(_update_parts(facts.update, facts))))
     sections += provenance_sections(facts.provenance)
@@ -124,7 +124,7 @@ def _completion_parts(facts: RolloutFacts) -> Iterator[Part]:
         ("log-prob", f"{total:.4f} in all, {total / max(len(tokens), 1):.4f} a token"),
         ("seed", str(facts.seed)),
     ]
-    yield Pairs(pairs)
+    yield KeyValues(pairs)
     if tokens:
         yield _token_grid(tokens)
 
@@ -198,7 +198,7 @@ def _reward_parts(facts: RolloutFacts) -> Iterator[Part]:
             f"{shown(step['value'])} to token {step['end']}" for step in facts.step_rewards
         )
         pairs.append(("by step", steps))
-    yield Pairs(pairs)
+    yield KeyValues(pairs)
 
 
 def _logged(values: Mapping[str, Any]) -> str:
@@ -217,7 +217,7 @@ def _advantage_parts(advantage: Advantage) -> Iterator[Part]:
         if arithmetic.steps:
             yield Lines(arithmetic.steps)
         yield _agreement(arithmetic)
-    yield Pairs(
+    yield KeyValues(
         [
             ("advantage", f"{advantage.value:+.6g}"),
             (
@@ -275,7 +275,7 @@ def _update_parts(update: RolloutUpdate | None, facts: RolloutFacts) -> Iterator
         pairs.append(("KL a token", f"{shown(update.kl)} nats"))
     if update.rollout_weight is not None:
         pairs.append(("rollout correction", f"weight {shown(update.rollout_weight)} on average"))
-    yield Pairs(pairs)
+    yield KeyValues(pairs)
 
 
 # --- a group, a prompt, a policy ------------------------------------------------------------------
@@ -291,7 +291,7 @@ def _group(facts: GroupFacts) -> Page:
         ]
     sections = [
         Section("Prompt", prompt_parts(facts.prompt)),
-        Section("Answers", [answers_grid(facts.answers), Pairs(pairs)]),
+        Section("Answers", [answers_grid(facts.answers), KeyValues(pairs)]),
         *provenance_sections(facts.provenance),
     ]
     return Page(
@@ -360,7 +360,7 @@ def _policy(facts: PolicyFacts) -> Page:
         *made_pairs([facts.made] if facts.made else []),
         ("MLflow", facts.mlflow.how),
     ]
-    parts: list[Part] = [Pairs(place)]
+    parts: list[Part] = [KeyValues(place)]
     if facts.missing:
         parts.append(Lines([f"not on disk: {line}" for line in facts.missing]))
     sections.append(Section("Where it is", parts))
@@ -392,7 +392,7 @@ def _policy_origin(facts: PolicyFacts) -> list[Part]:
         pairs.append(("numbers", ", ".join(numbers)))
     if CLIP_SHARE in facts.metrics and (words := clipping_in_words(facts.settings.get("loss", {}))):
         pairs.append((CLIP_SHARE, words))
-    return [Pairs(pairs)]
+    return [KeyValues(pairs)]
 
 
 def _trained_on(facts: PolicyFacts) -> list[Part]:
@@ -410,7 +410,7 @@ def _trained_on(facts: PolicyFacts) -> list[Part]:
             f"{found.origin.path}, content {digits(found.origin.content_hash)}, md5 {found.origin.md5 or NOTHING}",
         ),
     ]
-    parts: list[Part] = [Pairs(pairs)]
+    parts: list[Part] = [KeyValues(pairs)]
     if not found.same:
         parts.append(Remark("the table on disk is not the one that the update read", False))
     return parts

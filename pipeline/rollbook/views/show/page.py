@@ -17,9 +17,9 @@ from rollbook.views.show.sections import (
     LEVELS,
     Grid,
     HeatStrip,
+    KeyValues,
     Lines,
     Page,
-    Pairs,
     Part,
     Passage,
     PromptStrip,
@@ -105,7 +105,7 @@ def _section(section: Section) -> str:
 
 def part_html(part: Part) -> str:
     """A part as HTML; all texts in it are made safe."""
-    if isinstance(part, Pairs):
+    if isinstance(part, KeyValues):
         as_html = told if part.told else marked
         rows = (f"<dt>{marked(name)}</dt><dd>{as_html(value)}</dd>" for name, value in part.pairs)
         return f"<dl>{''.join(rows)}</dl>"

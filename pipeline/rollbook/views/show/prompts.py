@@ -14,7 +14,7 @@ from rollbook.project.run.store import Store
 from rollbook.project.run.stored import row_of
 from rollbook.rl.evaluation import RIGHT_FROM
 from rollbook.views.show.answers import AnswerGroup, answer_of
-from rollbook.views.show.decoding import Decoder
+from rollbook.views.show.decoding import TokenDecoder
 from rollbook.views.show.facts import Answer, Occurrence, Piece, Prompt, PromptFacts
 from rollbook.views.show.finding import DATA
 
@@ -26,7 +26,7 @@ ANSWER = ("text", "finish_reason", "completion_token_ids", "error")
 """Those that an answer needs besides."""
 
 
-def prompt_of(iteration: Iteration, prompt_id: str, decoder: Decoder | None) -> Prompt:
+def prompt_of(iteration: Iteration, prompt_id: str, decoder: TokenDecoder | None) -> Prompt:
     """A prompt of training as an iteration asked it.
 
     Args:

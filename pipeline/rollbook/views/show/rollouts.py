@@ -14,7 +14,7 @@ from rollbook.project.run.run import Run
 from rollbook.views.show.answers import TRAINING, AnswerGroup, Row, rewards_of
 from rollbook.views.show.arithmetic import COLUMNS, arithmetic_of
 from rollbook.views.show.clipping import Objective, with_clips, with_ratios
-from rollbook.views.show.decoding import Decoder, decoder_for
+from rollbook.views.show.decoding import TokenDecoder, decoder_for
 from rollbook.views.show.facts import (
     Advantage,
     Partner,
@@ -143,7 +143,7 @@ def tokens_of(own: Row, logprobs: Row, update: Row, advantage: Row) -> list[Toke
 
 
 def decoded(
-    tokens: Sequence[Token], own: Row, decoder: Decoder | None, said: str
+    tokens: Sequence[Token], own: Row, decoder: TokenDecoder | None, said: str
 ) -> tuple[list[Token], str]:
     """The tokens with their texts, and what is to be said about these; without a tokenizer they have none."""
     if decoder is None:

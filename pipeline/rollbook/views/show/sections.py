@@ -28,7 +28,7 @@ CELL = 60
 
 
 @dataclass(frozen=True)
-class Pairs:
+class KeyValues:
     """Names and values, one pair a line.
 
     Attributes:
@@ -93,7 +93,7 @@ class Remark:
     good: bool | None
 
 
-Part = Pairs | Grid | Passage | PromptStrip | HeatStrip | Lines | Remark
+Part = KeyValues | Grid | Passage | PromptStrip | HeatStrip | Lines | Remark
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def prompt_parts(prompt: Prompt) -> list[Part]:
         ("reference answer", shown(prompt.reference_answer)),
         *((name, plain(value)) for name, value in prompt.columns.items() if value is not None),
     ]
-    return [*parts, Pairs(pairs)]
+    return [*parts, KeyValues(pairs)]
 
 
 def answers_grid(answers: Sequence[Answer]) -> Part:
@@ -218,7 +218,7 @@ def provenance_sections(found: Provenance) -> list[Section]:
     pairs.append(("engine", found.engine))
     pairs += made_pairs(found.made)
     pairs.append(("MLflow", found.mlflow.how))
-    parts: list[Part] = [Pairs(pairs)]
+    parts: list[Part] = [KeyValues(pairs)]
     if found.origins:
         rows = [
             [item.path, digits(item.content_hash), item.md5 or NOTHING] for item in found.origins
@@ -230,7 +230,7 @@ def provenance_sections(found: Provenance) -> list[Section]:
     settings = [(stage, written(each)) for stage, each in found.settings.items() if each]
     return [
         Section("Where it comes from", parts),
-        *([Section("Settings", [Pairs(settings)])] if settings else []),
+        *([Section("Settings", [KeyValues(settings)])] if settings else []),
     ]
 
 

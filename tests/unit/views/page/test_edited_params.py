@@ -15,7 +15,7 @@ from rollbook.project.run.run import Run
 from rollbook.settings.params import read_params
 from rollbook.tables.artifacts import path_of, read_json, write_json
 from rollbook.views.doctor.diagnosis import diagnosis_of
-from rollbook.views.page.choosing import Limits
+from rollbook.views.page.choosing import PageLimits
 from rollbook.views.page.curves import charts
 from rollbook.views.page.overview import edited
 from rollbook.views.page.shown import ShownChain, shown_chain
@@ -49,7 +49,7 @@ def test_an_iteration_under_another_recipe_keeps_the_name_that_made_it(raw: dict
     raw["iterations"][LAST]["recipe"] = "language_model"
     run = run_with(raw)
     assert run.recipe(LAST) == "grpo" and Run().iteration(LAST).recipe_name == "grpo"
-    page = page_html(run, Limits())
+    page = page_html(run, PageLimits())
     assert "grpo: i0000 to i0002</h1>" in page and "language_model" not in page
     assert f"another recipe than {LAST} ran with" in edited(run)
     found = diagnosis_of(run.run)
@@ -69,11 +69,11 @@ def test_an_edited_recipe_keeps_its_name_and_is_told_as_it_ran(raw: dict[str, An
 def test_means_are_named_by_the_samples_that_they_are_of(raw: dict[str, Any]) -> None:
     raw["evaluate_policy"]["samples"] = 8
     run = run_with(raw)
-    page = page_html(run, Limits())
+    page = page_html(run, PageLimits())
     assert "heldout, mean@4" in page and "pass@4" in page
     assert "mean@8" not in page and "pass@8" not in page
     assert charts(run)[0].told.startswith("mean@4 ")
     assert "another number of samples than the evaluations have" in edited(run)
     path = path_of("metrics/evaluate_policy", LAST)
     write_json({"eval/heldout/mean_at_8": 0.5}, path)
-    assert "heldout, mean@4 or 8" in page_html(shown_chain(Run()), Limits())
+    assert "heldout, mean@4 or 8" in page_html(shown_chain(Run()), PageLimits())

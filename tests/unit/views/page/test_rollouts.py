@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rollbook.core.text import visible
 from rollbook.project.run.run import Run
 from rollbook.tables.artifacts import path_of, rows_in
-from rollbook.views.page.choosing import Limits, enough
+from rollbook.views.page.choosing import PageLimits, enough
 from rollbook.views.page.rollouts import Explored, explored
 from rollbook.views.page.shown import shown_chain
 from rollbook.views.page.token_views import HIGH, LOW, MASKED, SPECIAL
@@ -34,8 +34,8 @@ def unpacked(text: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
-def pack(limits: Limits | None = None) -> Explored:
-    return explored(shown_chain(Run()), limits or Limits())
+def pack(limits: PageLimits | None = None) -> Explored:
+    return explored(shown_chain(Run()), limits or PageLimits())
 
 
 def said_of(found: Explored, what: str) -> str:
@@ -145,7 +145,7 @@ def bits(token: Token) -> int:
 
 
 def test_limits_say_what_they_leave_out(stored_run: Path) -> None:
-    found = pack(Limits(rollouts=16, tokens=400))
+    found = pack(PageLimits(rollouts=16, tokens=400))
     blocks = {key: unpacked(text) for key, text in found.blocks.items()}
     # Evaluations get a quarter beside: of each the one group that comes first, cut.
     counts = {**dict.fromkeys(KEYS, 8), **dict.fromkeys(EVALUATIONS, 2)}
@@ -163,8 +163,8 @@ def test_limits_say_what_they_leave_out(stored_run: Path) -> None:
 def test_what_rollouts_leave_free_is_for_evaluation_answers(stored_run: Path) -> None:
     rollouts, answers = len(KEYS) * ROWS, len(KEYS) * ANSWERS
     least = enough(rollouts, answers)
-    assert not pack(Limits(rollouts=least)).left_out
-    said = said_of(pack(Limits(rollouts=least - 1)), "evaluation answers")
+    assert not pack(PageLimits(rollouts=least)).left_out
+    said = said_of(pack(PageLimits(rollouts=least - 1)), "evaluation answers")
     assert f"of {answers} evaluation answers are on this page" in said
     assert f"; `rollbook page --rollouts {least}` puts all on it." in said
 
@@ -172,8 +172,8 @@ def test_what_rollouts_leave_free_is_for_evaluation_answers(stored_run: Path) ->
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_enough_is_enough_and_no_more(rollouts: int, answers: int) -> None:
     least = enough(rollouts, answers)
-    assert Limits(least).have_room_for(rollouts, answers)
-    assert least == 0 or not Limits(least - 1).have_room_for(rollouts, answers)
+    assert PageLimits(least).have_room_for(rollouts, answers)
+    assert least == 0 or not PageLimits(least - 1).have_room_for(rollouts, answers)
 
 
 def test_other_chains_are_here_whole_or_said_to_be_elsewhere(
@@ -182,7 +182,7 @@ def test_other_chains_are_here_whole_or_said_to_be_elsewhere(
     monkeypatch.chdir(tmp_path)
     make(branch=("b0002", "i0001"))
     run = shown_chain(Run(), "i0002")
-    both = explored(run, Limits())
+    both = explored(run, PageLimits())
     assert list(both.blocks)[:3] == [*KEYS, "b0002"] and "eval:heldout/b0002" in both.blocks
     assert both.chains == {
         "i0002, grpo": ["i0000", *KEYS],
@@ -190,21 +190,21 @@ def test_other_chains_are_here_whole_or_said_to_be_elsewhere(
     }
     assert not both.missing
     least = enough(3 * ROWS, 3 * ANSWERS)
-    assert "b0002" in explored(run, Limits(rollouts=least)).blocks
-    one = explored(run, Limits(rollouts=least - 1))
+    assert "b0002" in explored(run, PageLimits(rollouts=least)).blocks
+    one = explored(run, PageLimits(rollouts=least - 1))
     assert "b0002" not in one.blocks and list(one.chains) == ["i0002, grpo"]
     said = "The rollouts of b0002, other are on a page of their own: `rollbook page --chain b0002`."
     assert one.missing == [said]
-    cut = said_of(explored(run, Limits(rollouts=8)), "rollouts")
+    cut = said_of(explored(run, PageLimits(rollouts=8)), "rollouts")
     assert f"`rollbook page --chain i0002 --rollouts {enough(2 * ROWS, 2 * ANSWERS)}`" in cut
     drop("rollouts", "b0002")
-    assert "b0002 is not on disk" in explored(run, Limits()).missing[0]
+    assert "b0002 is not on disk" in explored(run, PageLimits()).missing[0]
 
 
 def test_a_part_of_a_group_and_iterations_without_one_are_said(stored_run: Path) -> None:
-    said = said_of(pack(Limits(rollouts=4)), "rollouts")
+    said = said_of(pack(PageLimits(rollouts=4)), "rollouts")
     assert "4 of 32 rollouts" in said and "of i0001, i0002 a part of a group" in said
-    said = said_of(pack(Limits(rollouts=1)), "rollouts")
+    said = said_of(pack(PageLimits(rollouts=1)), "rollouts")
     assert "of i0002 a part of a group, none of i0001;" in said and "whole" not in said
 
 
@@ -217,7 +217,7 @@ def test_long_prompts_references_and_errors_lose_their_middle(own_run: Path) -> 
         reference_answer=["5" * 9_000] * prompts,
     )
     edit("scores", "i0001", error=[*[None] * (ROWS - 1), "e" * 9_000])
-    found = pack(Limits(characters=20_000))
+    found = pack(PageLimits(characters=20_000))
     block = unpacked(found.blocks["i0001"])
     texts = [*block["prompt"], *block["reference"], *block["error"].values()]
     assert len(texts) == 2 * prompts + 1 and all("characters …" in each for each in texts)
@@ -231,7 +231,7 @@ def test_long_prompts_references_and_errors_lose_their_middle(own_run: Path) -> 
 def test_long_completions_lose_their_middle_and_no_view_is_wrong(own_run: Path) -> None:
     texts = [*["short"] * (ROWS - 1), "a" * 3_000 + "the end"]
     edit("rollouts", "i0001", completion=texts)
-    found = pack(Limits(characters=2_000))
+    found = pack(PageLimits(characters=2_000))
     block, views = unpacked(found.blocks["i0001"]), unpacked(found.views["i0001"])
     assert max(map(len, block["text"])) < 2_000
     assert block["text"][-1].endswith("the end") and "characters …" in block["text"][-1]

@@ -21,7 +21,7 @@ from rollbook.project.report import Report, read_iterations, with_reward_bounds,
 from rollbook.project.run.curves import CURVES_FILE
 from rollbook.project.run.run import Run
 from rollbook.tables.artifacts import path_of, write_json
-from rollbook.views.page.choosing import Limits
+from rollbook.views.page.choosing import PageLimits
 from rollbook.views.page.curves import charts
 from rollbook.views.page.shown import shown_chain
 from rollbook.views.page.writing import PAGE, page_html, write_page
@@ -74,7 +74,7 @@ class Parsed(HTMLParser):
 
 
 def written(chain: str = "") -> Parsed:
-    return Parsed(page_html(shown_chain(Run(), chain), Limits()))
+    return Parsed(page_html(shown_chain(Run(), chain), PageLimits()))
 
 
 def test_it_is_whole_and_links_only_to_itself(stored_run: Path) -> None:
@@ -101,14 +101,14 @@ def test_only_its_own_scripts_may_run(stored_run: Path) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(own_run: Path) -> None:
-    first = page_html(shown_chain(Run()), Limits())
+    first = page_html(shown_chain(Run()), PageLimits())
     os.utime(path_of("rollouts", "i0001"), (1, 1))
     shutil.rmtree(".dvc/tmp/rollbook")  # the bundle is made again
-    assert page_html(shown_chain(Run()), Limits()) == first
+    assert page_html(shown_chain(Run()), PageLimits()) == first
 
 
 def test_hostile_completions_are_packed_and_nowhere_else(stored_run: Path) -> None:
-    page = page_html(shown_chain(Run()), Limits())
+    page = page_html(shown_chain(Run()), PageLimits())
     assert not any(text in page for text in HOSTILE)
 
 
@@ -134,7 +134,7 @@ def test_a_folder_where_the_page_goes_is_not_taken_away(own_run: Path) -> None:
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
     with pytest.raises(ArtifactError, match="is a folder"):
-        write_page(shown_chain(Run()), Limits())
+        write_page(shown_chain(Run()), PageLimits())
     assert kept.read_text() == "mine"
 
 
@@ -253,4 +253,4 @@ def test_it_is_written_where_importing_anything_heavy_fails(own_run: Path) -> No
     )
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("reports/index.html: i0002, ")
-    assert Path("reports/index.html").read_text() == page_html(shown_chain(Run()), Limits())
+    assert Path("reports/index.html").read_text() == page_html(shown_chain(Run()), PageLimits())

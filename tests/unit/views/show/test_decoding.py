@@ -5,16 +5,16 @@ import pytest
 from rollbook.components.policies.byte_tokenizer import encode_bytes, save_byte_tokenizer
 from rollbook.core.errors import PolicyError
 from rollbook.project.run.run import Run
-from rollbook.views.show.decoding import UNFINISHED, Decoder, decoder_for
+from rollbook.views.show.decoding import UNFINISHED, TokenDecoder, decoder_for
 
 
 @pytest.fixture
-def decoder(tmp_path: Path) -> Decoder:
+def decoder(tmp_path: Path) -> TokenDecoder:
     save_byte_tokenizer(tmp_path, 64)
-    return Decoder(tmp_path)
+    return TokenDecoder(tmp_path)
 
 
-def test_pieces_make_up_the_text(decoder: Decoder) -> None:
+def test_pieces_make_up_the_text(decoder: TokenDecoder) -> None:
     text = "é🙂 a<|eos|>"
     ids = encode_bytes(decoder.folder, [text])[0]
     pieces = decoder.pieces(ids)
@@ -24,13 +24,13 @@ def test_pieces_make_up_the_text(decoder: Decoder) -> None:
     assert [piece.text for piece in pieces[:2]] == ["", "é"]  # two bytes of one character
 
 
-def test_a_character_that_is_cut_off_is_said(decoder: Decoder) -> None:
+def test_a_character_that_is_cut_off_is_said(decoder: TokenDecoder) -> None:
     ids = encode_bytes(decoder.folder, ["a🙂"])[0][:-1]
     assert [piece.text for piece in decoder.pieces(ids)][-1] == UNFINISHED
     assert decoder.pieces([]) == []
 
 
-def test_a_damaged_tokenizer_is_an_error_with_its_place(decoder: Decoder) -> None:
+def test_a_damaged_tokenizer_is_an_error_with_its_place(decoder: TokenDecoder) -> None:
     (decoder.folder / "tokenizer.json").write_text("{")
     with pytest.raises(PolicyError, match=r"tokenizer\.json: not a valid tokenizer"):
         decoder.pieces([1])

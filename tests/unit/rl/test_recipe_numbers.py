@@ -3,15 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollbook.rl.recipe_diff import (
-    GROUPS,
-    RATIOS,
-    differences,
-    example_advantages,
-    pushes,
-    token_weights,
-)
+from rollbook.rl.recipe_numbers import GROUPS, RATIOS, example_advantages, pushes, token_weights
 from rollbook.settings.recipe import Recipe
+from rollbook.settings.recipe_words import differences
 
 
 def _recipe(loss: Any = "dapo", estimator: Any = "group", **sections: Any) -> Recipe:

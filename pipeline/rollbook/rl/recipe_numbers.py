@@ -1,132 +1,26 @@
-"""How two recipes differ: settings with what they mean, and numbers that the recipes' own code computes."""
+"""What a recipe does to example groups and tokens, in numbers that its own estimator and loss compute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollbook.components.advantages.base import AdvantageInputs
-from rollbook.components.rewards.base import Reward
-from rollbook.core.component import Component, Model
-from rollbook.core.field_docs import headline_of, meaning_of
 from rollbook.core.ragged import Ragged
-from rollbook.core.yaml import flow
 from rollbook.rl.training.window import torch_for_losses
 from rollbook.settings.recipe import Recipe
-from rollbook.settings.recipe_text import SIZES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rollbook.components.losses.base import Loss, LossInputs
 
-NOTHING = "–"
 GROUPS = ((0.8, 0.3, 0.6, 0.3), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 """Rewards of the example groups."""
 LENGTHS = (10, 100)
 RATIOS = (0.5, 0.8, 1.0, 1.2, 1.5, 3.0)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A value of a recipe and who can explain it.
-
-    Attributes:
-        value: as one would write it.
-        owner: settings object that has the field.
-        field: its name there; empty for a component as a whole.
-    """
-
-    value: str
-    owner: type[Model]
-    field: str
-
-    @property
-    def meaning(self) -> str:
-        """What the docstrings say of it."""
-        if not self.field and issubclass(self.owner, Component):
-            return headline_of(self.owner)
-        return meaning_of(self.owner, self.field)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A setting that differs.
-
-    Attributes:
-        place: dotted, such as `update_policy.loss.clip_high`.
-        values: of the first and the second recipe; `–` where a recipe has no such setting.
-        meaning: one line; two components are explained each.
-        is_size: whether it is about scale and memory, not about the objective.
-    """
-
-    place: str
-    values: tuple[str, str]
-    meaning: str
-    is_size: bool
-
-
-def differences(first: Model, second: Model) -> list[Difference]:
-    """All settings that differ between two recipes, or two other groups of settings, in their order."""
-    one, two = dict(_settings(first, "")), dict(_settings(second, ""))
-    return [
-        _difference(place, one.get(place), two.get(place))
-        for place in sorted({*one, *two}, key=_order(one, two))
-        if _value(one.get(place)) != _value(two.get(place))
-    ]
-
-
-def _order(one: Mapping[str, Any], two: Mapping[str, Any]) -> Any:
-    """Places as they stand in a recipe; what only the second has comes behind what it follows there."""
-    ranks = {place: (rank, 0) for rank, place in enumerate(one)}
-    last, count = (-1, 0), 0
-    for place in two:
-        count = 0 if place in ranks else count + 1
-        last = ranks.setdefault(place, (last[0], last[1] + count))
-    return ranks.__getitem__
-
-
-def _difference(place: str, first: Setting | None, second: Setting | None) -> Difference:
-    meanings = dict.fromkeys(item.meaning for item in (first, second) if item is not None)
-    section, _, name = place.partition(".")
-    return Difference(
-        place,
-        (_value(first), _value(second)),
-        " | ".join(meaning for meaning in meanings if meaning),
-        name.partition(".")[0] in SIZES.get(section, ()),
-    )
-
-
-def _value(setting: Setting | None) -> str:
-    return NOTHING if setting is None else setting.value
-
-
-def _settings(model: Model, prefix: str) -> Iterator[tuple[str, Setting]]:
-    """Place and value of every field; a component stands under its place, its fields below it."""
-    cls = type(model)
-    for field in cls.model_fields:
-        value, place = getattr(model, field), f"{prefix}{field}"
-        if isinstance(model, Component) and field in ("name", "path"):
-            continue
-        if isinstance(value, Component):
-            yield place, Setting(value.name, type(value), "")
-        if isinstance(value, Component) or isinstance(model, Recipe):
-            yield from _settings(value, f"{place}.")
-        elif isinstance(value, Model):
-            yield place, Setting(flow(value.model_dump(exclude_none=True)), cls, field)
-        elif isinstance(value, list) and value and isinstance(value[0], Reward):
-            for reward in value:
-                label = f"{place}.{reward.title}"
-                yield label, Setting(reward.name, type(reward), "")
-                yield from _settings(reward, f"{label}.")
-        else:
-            yield place, Setting(value if isinstance(value, str) else flow(value), cls, field)
-
-
-# --- numbers --------------------------------------------------------------------------------------
 
 
 def example_advantages(recipe: Recipe, rewards: Sequence[float]) -> list[float] | str:

@@ -14,20 +14,8 @@ from rollbook.components.prompt_format import PromptFormat
 from rollbook.core.yaml import composed, flow, node_at, with_lines, with_value
 from rollbook.settings.presets import Preset
 from rollbook.settings.recipe import Recipe
+from rollbook.settings.recipe_words import SIZES
 
-SIZES: dict[str, tuple[str, ...]] = {
-    "prepare_prompts": ("prompts_per_iteration", "max_prompt_tokens"),
-    "generate_rollouts": ("engine", "group_size", "max_completion_tokens"),
-    "update_policy": (
-        "optimizer_steps",
-        "learning_rate",
-        "warmup_steps",
-        "micro_batch_tokens",
-        "precision",
-        "gradient_checkpointing",
-    ),
-}
-"""What depends on the model, the machine and the length of the run, and not on the objective."""
 LENGTHS = ("max_completion_tokens", "cache_tokens")
 """Fields of rewards that are counted in tokens of the completion's limit."""
 
@@ -47,7 +35,7 @@ class Task:
     recipe: Recipe
 
 
-def recipe_text(preset: Preset, task: Task, sizes: bool) -> str:
+def preset_recipe(preset: Preset, task: Task, sizes: bool) -> str:
     """The sections of a recipe, not indented: those of the preset, with the task's rewards and prompt format.
 
     Args:
