@@ -26,7 +26,7 @@ RENAMED = {
     "lock_text": "dvc.lock",
     "run_status": "project.status",
     "showing": "views.show",
-    "stored_revisions": "project.revisions",
+    "stored_revisions": "project.run.revisions",
     "tracing": "views.lineage",
     "tracking": "views.mlflow",
     "verifying": "project.verify",
