@@ -31,6 +31,7 @@ from rollbook.project.replay.judging import kind_of
 from rollbook.project.replay.stored import dvc_md5
 from rollbook.project.replay.verdict import Difference, Outcome
 from rollbook.tables.artifacts import read_json, write_json
+from rollbook.tables.run_info import read_run_info
 from tests.e2e.projects import ROOT, chain, commit, edit_params, git, make_project, repro, run
 
 REPORT = ROOT / "reports" / "determinism.md"
@@ -326,7 +327,7 @@ def _run_alone(project: Path, copy: Path, condition: Condition) -> list[dict[str
             {"path": str(path), "comparison": asdict(_compared(project, copy, path))}
             for path in paths
         ]
-        then, now = (read_json(at / declared.run_info_path(key)) for at in (project, copy))
+        then, now = (read_run_info(at / declared.run_info_path(key)) for at in (project, copy))
         around = [asdict(each) for each in environment_changes(then, now)]
         said.append({"step": step, "problem": "", "outputs": outputs, "environment": around})
         for path in declared.output_paths(key):

@@ -28,7 +28,7 @@ RENAMED = {
     "recipe_text": "settings.preset_recipe",
     "run_status": "project.status",
     "showing": "views.show",
-    "stored_revisions": "project.revisions",
+    "stored_revisions": "project.run.revisions",
     "tracing": "views.lineage",
     "tracking": "views.mlflow",
     "verifying": "project.verify",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rollbook.core.atomic import replacing
 from rollbook.core.errors import RollbookError
@@ -18,9 +17,11 @@ from rollbook.core.scratch import SCRATCH
 from rollbook.project.plan import load_stage
 from rollbook.project.replay.differing import other_labels
 from rollbook.project.replay.environment import ran_on, recorded_runtime
+from rollbook.project.run.run import Run
 from rollbook.rl.context import Context
 from rollbook.settings.config import Params
-from rollbook.tables.artifacts import FOLDERS, Facts, path_of, read_json, write_folder
+from rollbook.tables.artifacts import FOLDERS, Facts, path_of, write_folder
+from rollbook.tables.run_info import RunInfo
 
 WORK = SCRATCH / "rebuilt"
 STAGE = "update_policy"
@@ -55,11 +56,11 @@ def rebuild(key: str, params: Params) -> None:
 
 def _update(key: str, params: Params) -> None:
     """Runs one update again; what its predecessor made is removed when it is done."""
-    stage, info = load_stage(STAGE), read_json(path_of(f"run_info/{STAGE}", key))
-    settings = stage.settings.model_validate(info["settings"])
+    stage, info = load_stage(STAGE), Run().needed_info(STAGE, key)
+    settings = stage.settings.model_validate(info.settings)
     context = Context(key, _runtime(info), STAGE)
     inputs = stage.read(key, params, _made_or_stored)
-    _compare(key, "read", inputs.facts, info["inputs"], info)
+    _compare(key, "read", inputs.facts, info.inputs, info)
     outputs = stage.run(settings, inputs, context)
     read = {label: fact.content_hash for label, fact in inputs.facts.items()}
     made_now = {
@@ -68,18 +69,18 @@ def _update(key: str, params: Params) -> None:
             item.kind,
             key,
             read,
-            info["digest"],
+            info.digest,
             at=_made(item.kind, key),
         )
         for item in stage.outputs
         if item.kind in FOLDERS
     }
-    _compare(key, "made", made_now, info["outputs"], info)
+    _compare(key, "made", made_now, info.outputs, info)
     for kind in FOLDERS:
         shutil.rmtree(_made(kind, params.sealed[key].previous), ignore_errors=True)
 
 
-def _runtime(info: Mapping[str, Any]) -> Runtime:
+def _runtime(info: RunInfo) -> Runtime:
     """As recorded, as far as today's settings know it."""
     recorded = recorded_runtime(info)
     known = {name: value for name, value in recorded.items() if name in Runtime.model_fields}
@@ -96,7 +97,7 @@ def _made(kind: str, key: str) -> Path:
 
 
 def _compare(
-    key: str, did: str, now: Mapping[str, Facts], then: Mapping[str, str], info: Mapping[str, Any]
+    key: str, did: str, now: Mapping[str, Facts], then: Mapping[str, str], info: RunInfo
 ) -> None:
     hashes = {label: facts.content_hash for label, facts in now.items()}
     for label in other_labels(hashes, then):

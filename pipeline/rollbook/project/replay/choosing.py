@@ -17,10 +17,10 @@ from rollbook.project.replay.code_trees import CodeTree, CodeTrees, complete
 from rollbook.project.replay.environment import refuse_other_package
 from rollbook.project.replay.settings import find_params, recorded_settings, with_sealed
 from rollbook.project.replay.steps import label_of, stage_of
-from rollbook.project.revisions import Revision
 from rollbook.project.run.currency import changes
 from rollbook.project.run.revisions import commit_of
-from rollbook.tables.run_info import run_info_in
+from rollbook.project.run.run import Run
+from rollbook.tables.run_info import RunInfo
 
 WORKTREE = "worktree"
 """In `Options.with_code`: the code as it lies there, committed or not."""
@@ -38,7 +38,7 @@ class Options:
         device: to compute on instead of the recorded one; empty for the recorded one.
     """
 
-    revision: Revision
+    revision: Run
     with_code: str = ""
     tolerance: float | None = None
     device: str = ""
@@ -73,7 +73,7 @@ class Choice:
         self._options = options
         self._trees = trees
 
-    def setting(self, entry: Entry, info: Mapping[str, Any]) -> Setting:
+    def setting(self, entry: Entry, info: RunInfo) -> Setting:
         """What to replay a step in.
 
         Args:
@@ -88,16 +88,14 @@ class Choice:
         today = None if wanted is None else dependencies_of(stage, wanted)
         since: tuple[str, ...] = ("today's code cannot read its settings",)
         if today is not None:
-            since = tuple(
-                map(str, changes(run_info_in(info, Path()), today, stage.settings.places()))
-            )
+            since = tuple(map(str, changes(info, today, stage.settings.places())))
         if self._options.with_code:
             tree, digest = self._asked_for(today)
-        elif today is not None and (today.code, today.files) == (info["code"], info["files"]):
-            tree, digest = self._trees.worktree(), info["digest"]
+        elif today is not None and (today.code, today.files) == (info.code, info.files):
+            tree, digest = self._trees.worktree(), info.digest
         else:
             return self._as_committed(entry, info, since)
-        complete(tree, [*info["code"], *info["files"]])
+        complete(tree, [*info.code, *info.files])
         found = find_params(entry, stage, wanted, self._places(entry, info, since, tree))
         if found is None:
             raise RollbookError(
@@ -115,7 +113,7 @@ class Choice:
         return self._trees.commit(commit_of(name)), ""
 
     def _places(
-        self, entry: Entry, info: Mapping[str, Any], since: tuple[str, ...], tree: CodeTree
+        self, entry: Entry, info: RunInfo, since: tuple[str, ...], tree: CodeTree
     ) -> Iterator[tuple[str, Path]]:
         """Folders with a params.yaml that may be the right one, the nearest first."""
         yield "params.yaml", Path()
@@ -127,29 +125,31 @@ class Choice:
         recorded = self._recorded(entry, info, since)
         yield f"params.yaml of {recorded.said}", recorded.settings
 
-    def _as_committed(
-        self, entry: Entry, info: Mapping[str, Any], since: tuple[str, ...]
-    ) -> Setting:
+    def _as_committed(self, entry: Entry, info: RunInfo, since: tuple[str, ...]) -> Setting:
         """Code and params.yaml as of the recorded commit."""
         tree = self._recorded(entry, info, since)
         if source_root(tree.folder) is None and not has_old_names(tree.folder):
             refuse_other_package(label_of(entry), info)
-        complete(tree, [*info["code"], *info["files"]])
+        complete(tree, [*info.code, *info.files])
         if not (tree.settings / PARAMS_FILE).is_file():
             raise RollbookError(
                 f"{tree.said} has no {PARAMS_FILE}", "check out the one it ran with"
             )
         raw, said = with_sealed(tree.settings, entry.key), f"params.yaml of {tree.said}"
-        then = ".".join(str(info["environment"].get("python", "")).split(".")[:2])
-        if then == f"{sys.version_info.major}.{sys.version_info.minor}":
-            return Setting(tree, said, raw, info["digest"], since, tuple(tree.notes))
-        note = f"it ran under Python {then}, which hashes of code depend on, so {tree.said} was not compared with them"
+        then = ".".join(info.environment.python.split(".")[:2])
+        now = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if then == now or not tree.hashes_depend_on_python:
+            return Setting(tree, said, raw, info.digest, since, tuple(tree.notes))
+        note = (
+            f"it ran under Python {then}, which hashes of code depended on then, so {tree.said} was not compared with "
+            "them"
+        )
         return Setting(tree, said, raw, "", since, (note, *tree.notes))
 
-    def _recorded(self, entry: Entry, info: Mapping[str, Any], since: tuple[str, ...]) -> CodeTree:
+    def _recorded(self, entry: Entry, info: RunInfo, since: tuple[str, ...]) -> CodeTree:
         """The project as of the commit and patch that were recorded."""
-        git = info["environment"].get("git") or {}
-        if not git.get("commit"):
+        git = info.environment.git
+        if not git.commit:
             if not (self._options.with_code or source_root(Path())):
                 refuse_other_package(label_of(entry), info)
             changed = "; ".join(since[:SHOWN_CHANGES]) or "params.yaml"
@@ -157,6 +157,4 @@ class Choice:
                 f"{label_of(entry)} ran with other code or settings than today's, outside of git ({changed})",
                 "undo the change, or replay with --with-code worktree",
             )
-        return self._trees.commit(
-            git["commit"], run_info_in(info, Path()).environment.git.patch_bytes
-        )
+        return self._trees.commit(git.commit, git.patch_bytes)

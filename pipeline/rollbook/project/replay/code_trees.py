@@ -13,7 +13,7 @@ from pathlib import Path
 from rollbook.core.errors import RollbookError
 from rollbook.core.hashing import LARGE
 from rollbook.core.ids import PARAMS_FILE, SEALED_FOLDER
-from rollbook.core.own_code import path_in_checkout
+from rollbook.core.own_code import has_old_names, path_in_checkout
 from rollbook.core.scratch import SCRATCH
 from rollbook.project.environment import git_bytes, git_says
 from rollbook.project.run.revisions import extract
@@ -24,6 +24,8 @@ VENV_FILE = "pyvenv.cfg"
 """Marks a virtual environment."""
 LEFT_OUT = (str(ROOT), ".dvc", SEALED_FOLDER.as_posix())
 """Top-level folders that a tree never has: a stage would take them for the project's own."""
+HASHED_BY_PYTHON = ("ast.unparse(", "ast.dump(")
+"""Calls whose text differs between minor versions of Python."""
 STRIPPED_LINES = 3
 """Blank lines of context that a patch may have lost at its end: once they were recorded without them."""
 
@@ -43,6 +45,14 @@ class CodeTree:
     settings: Path
     said: str
     notes: Sequence[str] = ()
+
+    @property
+    def hashes_depend_on_python(self) -> bool:
+        """Whether its own code hashes code as Python's minor version writes it, as Rollbook once did."""
+        file = self.folder / "pipeline" / "code.py"
+        if not (has_old_names(self.folder) and file.is_file()):
+            return False
+        return any(call in file.read_text(encoding="utf-8") for call in HASHED_BY_PYTHON)
 
 
 class CodeTrees:

@@ -13,6 +13,7 @@ from rollbook.core.text import listed
 from rollbook.project.code import code_hashes, file_of_name
 from rollbook.project.environment import library_digest
 from rollbook.project.replay.verdict import EnvironmentChange, Tolerance
+from rollbook.tables.run_info import RunInfo
 
 INEXACT_NUMBERS = 1e-4
 """Of tables and metrics where another processor or a GPU adds up in another order. At most 3e-6 was measured between
@@ -25,55 +26,54 @@ ALWAYS_NAMED = ("python", "platform", "cpu", "cpu_count")
 """Facts of `environment` in run_info that are compared one by one."""
 
 
-def recorded_runtime(info: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_runtime(info: RunInfo) -> dict[str, Any]:
     """`runtime` of params.yaml that gives a step what it ran with: the threads and the device that `auto` meant then.
 
     Args:
         info: run_info of the step.
     """
-    runtime = dict(info["runtime"])
+    runtime = dict(info.runtime)
     threads = runtime.pop("threads_used", None)
     if threads is not None:  # torch was used
         runtime["threads"] = threads
         if runtime.get("device", "auto") == "auto":
-            runtime["device"] = "cuda" if info["environment"].get("gpus") else "cpu"
+            runtime["device"] = "cuda" if info.environment.gpus else "cpu"
     return runtime
 
 
-def ran_on(info: Mapping[str, Any]) -> str:
+def ran_on(info: RunInfo) -> str:
     """Torch, processor and threads of a step, in words."""
-    torch = info["environment"].get("packages", {}).get("torch")
-    where = f"{info['environment'].get('cpu')}, {info['runtime'].get('threads_used')} threads"
-    return f"torch {torch} on {where}"
+    around = info.environment
+    where = f"{around.cpu}, {info.runtime.get('threads_used')} threads"
+    return f"torch {around.packages.get('torch')} on {where}"
 
 
-def environment_changes(
-    then: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[EnvironmentChange]:
+def environment_changes(then: RunInfo, now: RunInfo) -> Iterator[EnvironmentChange]:
     """What is not as it was when the step ran, from both run_info: packages, interpreter, processor, threads, devices.
 
     Host names do not count. Threads are None where torch was not imported, and a step that computes nothing with it
     imports it or not, as it is forked or not.
     """
-    before, after = then["environment"], now["environment"]
-    old, new = before.get("packages", {}), after.get("packages", {})
+    before, after = then.environment, now.environment
+    old, new = before.packages, after.packages
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             yield EnvironmentChange(
                 f"package {name}", old.get(name, "not there"), new.get(name, "not there")
             )
     for name in ALWAYS_NAMED:
-        if before.get(name) != after.get(name):
-            yield EnvironmentChange(name, str(before.get(name)), str(after.get(name)))
+        was, is_now = getattr(before, name), getattr(after, name)
+        if was != is_now:
+            yield EnvironmentChange(name, _shown(was), _shown(is_now))
     for name, was, is_now in (
-        ("gpus", before.get("gpus", []), after.get("gpus", [])),
-        ("threads", then["runtime"].get("threads_used"), now["runtime"].get("threads_used")),
+        ("gpus", list(before.gpus), list(after.gpus)),
+        ("threads", then.runtime.get("threads_used"), now.runtime.get("threads_used")),
     ):
         if None not in (was, is_now) and was != is_now:
             yield EnvironmentChange(name, _shown(was), _shown(is_now))
 
 
-def refuse_other_package(label: str, info: Mapping[str, Any]) -> None:
+def refuse_other_package(label: str, info: RunInfo) -> None:
     """Refuses a step that ran with Rollbook as another package: no commit of the project has that code.
 
     Args:
@@ -83,11 +83,11 @@ def refuse_other_package(label: str, info: Mapping[str, Any]) -> None:
     Raises:
         RollbookError: naming both packages, what differs and the way on.
     """
-    then = {name: sha for name, sha in info["code"].items() if is_own(name)}
+    then = {name: sha for name, sha in info.code.items() if is_own(name)}
     now = code_hashes(file_of_name(name) for name in then)
     others = [name for name, sha in then.items() if now.get(name) != sha]
     if others:
-        was = _package(info["environment"].get("packages", {}), info["environment"].get("library"))
+        was = _package(info.environment.packages, info.environment.library)
         here = _package(installed_versions([PACKAGE]), library_digest())
         raise RollbookError(
             f"{label} ran with {was}, and {here} is installed here, where {listed(others, SHOWN_FILES)} "
@@ -96,13 +96,13 @@ def refuse_other_package(label: str, info: Mapping[str, Any]) -> None:
         )
 
 
-def _package(versions: Mapping[str, str], digest: str | None) -> str:
+def _package(versions: Mapping[str, str], digest: str) -> str:
     """Rollbook as a package, in words."""
     known = f" (files {short(digest)})" if digest else ""
     return f"{PACKAGE} {versions.get(PACKAGE, 'of an unknown version')}{known}"
 
 
-def tolerance_of(then: Mapping[str, Any], now: Mapping[str, Any], asked: float | None) -> Tolerance:
+def tolerance_of(then: RunInfo, now: RunInfo, asked: float | None) -> Tolerance:
     """What numbers are judged by: what was asked for, else exactly, but where that cannot be promised.
 
     Args:
@@ -111,13 +111,16 @@ def tolerance_of(then: Mapping[str, Any], now: Mapping[str, Any], asked: float |
     """
     if asked is not None:
         return Tolerance(asked, asked, "asked for" if asked else "")
-    before, after = then["environment"], now["environment"]
-    if before.get("gpus") or after.get("gpus"):
+    before, after = then.environment, now.environment
+    if before.gpus or after.gpus:
         return Tolerance(INEXACT_NUMBERS, INEXACT_WEIGHTS, "computed on a GPU")
-    if before.get("cpu") != after.get("cpu"):
+    if before.cpu != after.cpu:
         return Tolerance(INEXACT_NUMBERS, INEXACT_WEIGHTS, "computed on another processor")
     return Tolerance()
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    """A value of an environment; of what was not recorded, `None`."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value or None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rollbook.core.errors import ArtifactError
 from rollbook.dvc.lock import Entry
@@ -12,7 +11,9 @@ from rollbook.project.replay.differing import difference, file_difference
 from rollbook.project.replay.steps import stage_of, was_read
 from rollbook.project.replay.stored import LISTING, AlteredCopy, StoredArtifacts, dvc_md5
 from rollbook.project.replay.verdict import Difference, Outcome, OutputVerdict, Tolerance, worst
-from rollbook.tables.artifacts import FOLDERS, ROOT, read_facts
+from rollbook.project.run.run import Run
+from rollbook.tables.artifacts import FOLDERS, ROOT
+from rollbook.tables.run_info import RunInfo
 
 
 class Judge:
@@ -29,9 +30,7 @@ class Judge:
         self._folder = folder
         self._recorded = recorded
 
-    def outputs(
-        self, entry: Entry, info: Mapping[str, Any], tolerance: Tolerance
-    ) -> list[OutputVerdict]:
+    def outputs(self, entry: Entry, info: RunInfo, tolerance: Tolerance) -> list[OutputVerdict]:
         """A verdict on everything the step makes, but its run_info.
 
         Args:
@@ -46,7 +45,7 @@ class Judge:
             if path != left_out
         ]
 
-    def altered_inputs(self, entry: Entry, info: Mapping[str, Any]) -> Iterator[str]:
+    def altered_inputs(self, entry: Entry, info: RunInfo) -> Iterator[str]:
         """Stored copies of what the step read that are not what it read, and how they differ."""
         for path, md5 in entry.inputs.items():
             if not was_read(path, entry, info):
@@ -80,17 +79,17 @@ class Judge:
         self, path: str, md5: str, content: str, tolerance: Tolerance
     ) -> tuple[Difference, Path]:
         """How an output with other bytes compares to the recorded one, and the file that copies are held against."""
-        made, was = self._folder / path, self._recorded / path
+        made, was, kind = self._folder / path, self._recorded / path, kind_of(path)
         try:
             if not was.exists():
                 self._stored.put(path, md5, was)
         except ArtifactError as error:
-            if content and content == read_facts(made).content_hash:
+            facts = Run(self._folder).facts(kind, Path(path).stem) if content else None
+            if facts is not None and facts.content_hash == content:
                 text = "the recorded bytes are not within reach; their content hash is the same"
                 return Difference(Outcome.SAME_CONTENT, text), made
             text = f"it came out with md5 {dvc_md5(made)}, and cannot be compared: {error.message}"
             return Difference(Outcome.NOT_REPLAYED, text), made
-        kind = kind_of(path)
         return difference(was, made, kind, limit_of(kind, tolerance)), was
 
 
@@ -105,10 +104,10 @@ def limit_of(kind: str, tolerance: Tolerance) -> float:
     return tolerance.weights if kind in FOLDERS else tolerance.numbers
 
 
-def _content_hash(entry: Entry, info: Mapping[str, Any], path: str) -> str:
+def _content_hash(entry: Entry, info: RunInfo, path: str) -> str:
     """The content hash of an output that its step recorded; empty for numbers, which have none."""
     labels = {item.path(entry.key).as_posix(): item.label for item in stage_of(entry).outputs}
-    return str(info["outputs"].get(labels.get(path, ""), ""))
+    return info.outputs.get(labels.get(path, ""), "")
 
 
 def _copy_difference(path: str, copy: AlteredCopy, reference: Path) -> Difference:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,14 @@ from rollbook.project.replay.settings import write_params
 from rollbook.project.replay.steps import label_of, stage_of, was_read
 from rollbook.project.replay.stored import StoredArtifacts
 from rollbook.project.replay.verdict import Outcome, StepVerdict, worst
-from rollbook.settings.sealed import read_sealed
-from rollbook.tables.artifacts import FOLDERS, path_of, read_json, write_json
+from rollbook.project.run.run import Run
+from rollbook.tables.artifacts import FOLDERS, path_of, write_json
+from rollbook.tables.run_info import RunInfo
 
 FOLDER = SCRATCH / "replay"
 """Inside of DVC's own folder, where DVC does not look for pipelines."""
+RECORDED = FOLDER / "recorded"
+"""Recorded artifacts that are looked into, each at its path in a project."""
 SAY_DIGEST = (
     "import sys; sys.path.append(''); from rollbook.settings.params import read_params; "
     "from rollbook.project.plan import planned; "
@@ -97,9 +100,9 @@ class Replayer:
             runtime["device"] = self._options.device
         folder = setting.tree.folder
         shutil.rmtree(folder / PLAN_FILE.parent, ignore_errors=True)
-        judge = Judge(self._stored, folder, FOLDER / "recorded")
+        judge = Judge(self._stored, folder, RECORDED)
         self._put_inputs(entry, info, folder)
-        put_replies(entry, info["code"], self._stored, setting.tree)
+        put_replies(entry, info.code, self._stored, setting.tree)
         write_params(setting.raw, runtime, folder)
         write_json(_plan(entry, setting.digest or self._digest(entry, folder)), folder / PLAN_FILE)
         try:
@@ -111,8 +114,8 @@ class Replayer:
                 raise RollbookError(error.message, hint) from None
             raise
         refuse_unrecorded(setting.tree)
-        now = read_json(folder / stage_of(entry).run_info_path(entry.key))
-        if read_otherwise := other_labels(now["inputs"], info["inputs"]):
+        now = Run(folder).needed_info(entry.stage, entry.key, entry.rescore)
+        if read_otherwise := other_labels(now.inputs, info.inputs):
             raise ArtifactError(
                 f"{', '.join(read_otherwise)} of {label}: what the lock file names is not what the step read then",
                 "`rollbook verify` says which of both was changed",
@@ -129,20 +132,19 @@ class Replayer:
             code=setting.tree.said,
             settings=setting.settings,
             notes=(*_taken_over(entry, info), *setting.notes, *judge.altered_inputs(entry, info)),
-            seconds_then=float(info["seconds"]["total"]),
+            seconds_then=info.total_seconds,
         )
 
-    def _info(self, entry: Entry) -> dict[str, Any]:
+    def _info(self, entry: Entry) -> RunInfo:
         """The step's run_info, as it was recorded."""
         path = stage_of(entry).run_info_path(entry.key).as_posix()
         if path not in entry.outputs:
             raise ArtifactError(
                 f"{label_of(entry)}: its lock entry names no {path}", "run `dvc repro`"
             )
-        target = FOLDER / "run_info" / entry.outputs[path]
-        if not target.exists():
-            self._stored.put(path, entry.outputs[path], target)
-        return read_json(target)
+        if not (RECORDED / path).exists():
+            self._stored.put(path, entry.outputs[path], RECORDED / path)
+        return Run(RECORDED).needed_info(entry.stage, entry.key, entry.rescore)
 
     def _digest(self, entry: Entry, folder: Path) -> str:
         """What `check` plans for the step with the code and params.yaml in `folder`."""
@@ -150,7 +152,7 @@ class Replayer:
         code = ["-c", SAY_OLD_DIGEST] if has_old_names(folder) else ["-P", "-c", SAY_DIGEST]
         return output_of([sys.executable, *code, *asked], folder).strip()
 
-    def _put_inputs(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
+    def _put_inputs(self, entry: Entry, info: RunInfo, folder: Path) -> None:
         """Everything the step read. A base policy that no adapter needed is left out."""
         for path, md5 in entry.inputs.items():
             if not was_read(path, entry, info):
@@ -164,23 +166,23 @@ class Replayer:
     def _refuse_pruned(self, path: Path) -> None:
         """Raises ArtifactError with the way to make it again if sealing removed a policy or optimizer state."""
         key = path.name
-        item = read_sealed(self._options.revision.root).get(key)
+        item = self._options.revision.sealed.get(key)
         if item is not None and not item.kept and path in [path_of(kind, key) for kind in FOLDERS]:
             raise ArtifactError(
                 f"{path}: was pruned when {item.part} was sealed, and no remote has it",
                 f"`rollbook seal --rebuild {key}` makes it again",
             ) from None
 
-    def _run(self, entry: Entry, info: Mapping[str, Any], folder: Path) -> None:
+    def _run(self, entry: Entry, info: RunInfo, folder: Path) -> None:
         """The recorded command, under this interpreter.
 
         Raises:
             RollbookError: with what the program said, if it fails.
         """
-        python, *arguments = shlex.split(info["command"])
+        python, *arguments = shlex.split(info.command)
         option, module, *more = arguments[arguments[:1] == ["-P"] :]
         if python != "python" or option != "-m" or not module.startswith(STAGES):
-            raise ArtifactError(f"{info['command']!r} is no command of a stage")
+            raise ArtifactError(f"{info.command!r} is no command of a stage")
         if has_old_names(folder):
             command = ["-m", module, *more]
         else:
@@ -188,11 +190,11 @@ class Replayer:
         output_of([sys.executable, *command], folder, entry.stage)
 
 
-def _taken_over(entry: Entry, info: Mapping[str, Any]) -> Iterator[str]:
+def _taken_over(entry: Entry, info: RunInfo) -> Iterator[str]:
     """Says that the lock entry names other settings and code than the step ran with."""
-    if entry.digest not in (None, info["digest"]):
+    if entry.digest not in (None, info.digest):
         yield (
-            f"it ran with settings and code {short(info['digest'])}, and is replayed with them; its lock entry "
+            f"it ran with settings and code {short(info.digest)}, and is replayed with them; its lock entry "
             f"says {short(str(entry.digest))}: `dvc commit` took the result over without running it again"
         )
 

@@ -13,19 +13,18 @@ from rollbook.core.ids import PARAMS_FILE
 from rollbook.core.yaml import read_yaml
 from rollbook.dvc.lock import Entry
 from rollbook.project.dependencies import StageSettings
+from rollbook.project.run.run import Run
 from rollbook.project.stage import Stage
 from rollbook.settings.params import parse_params
 from rollbook.settings.recipe import IterationSettings
-from rollbook.settings.sealed import read_part, read_sealed
-
-ONCE_PER_RUN = "run"
-"""In the definitions of a sealed part: what all its iterations have in common."""
+from rollbook.settings.sealed import read_part
+from rollbook.tables.run_info import RunInfo
 
 
-def recorded_settings(stage: Stage[Any], info: Mapping[str, Any]) -> StageSettings | None:
+def recorded_settings(stage: Stage[Any], info: RunInfo) -> StageSettings | None:
     """The settings of run_info as today's code reads them; None if it cannot."""
     try:
-        found: StageSettings = stage.settings.model_validate(info["settings"])
+        found: StageSettings = stage.settings.model_validate(info.settings)
     except (ValidationError, RollbookError):
         return None
     return found
@@ -75,7 +74,7 @@ def with_sealed(folder: Path, key: str) -> dict[str, Any]:
         ConfigError: if one of the files cannot be read.
     """
     raw = read_yaml(folder / PARAMS_FILE)
-    sealed = read_sealed(folder)
+    sealed = Run(folder).sealed
     recipes, iterations = dict(_section(raw, "recipes", folder)), {}
     for each, item in sealed.items():
         name = f"{item.part}/{item.recipe}"  # today's recipe of that name may be another one
@@ -85,8 +84,9 @@ def with_sealed(folder: Path, key: str) -> dict[str, Any]:
             "recipe": name,
         }
     if key in sealed:
-        content = read_part(sealed[key].part, folder)
-        raw |= {**content[ONCE_PER_RUN], "evaluate_policy": content["evaluate_policy"]}
+        item = sealed[key]
+        evaluation = read_part(item.part, folder)["evaluate_policy"]
+        raw |= {**item.run, "evaluate_policy": evaluation}
     return {
         **raw,
         "recipes": recipes,

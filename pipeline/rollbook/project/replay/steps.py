@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rollbook.core.errors import ConfigError, Problem, nearest
 from rollbook.core.ids import BASE_KEY, order_of
 from rollbook.dvc import running_steps
-from rollbook.dvc.lock import ALIASES, LOCK_FILE, RESCORES_LOCK_FILE, Entry, read_entries
+from rollbook.dvc.lock import ALIASES, Entry
 from rollbook.project.plan import load_stage
 from rollbook.project.plan_file import DECLARED_STAGES
-from rollbook.project.revisions import Revision
+from rollbook.project.run.run import Run
 from rollbook.project.stage import Stage
-from rollbook.settings.sealed import files_of, parts
 from rollbook.tables.artifacts import path_of
+from rollbook.tables.run_info import RunInfo
 
 COMMAND = "rollbook replay"
 SHOWN = 5
@@ -38,18 +39,15 @@ def label_of(entry: Entry) -> str:
     return running_steps.label_of(entry.stage, entry.key, entry.rescore)
 
 
-def replayable(revision: Revision) -> list[Entry]:
-    """All finished steps of a revision that make artifacts, sealed ones too: by iteration, then as they follow.
+def replayable(run: Run) -> list[Entry]:
+    """All finished steps of a run that make artifacts, sealed ones too: by iteration, then as they follow.
 
     Raises:
         ConfigError: if a lock file cannot be read.
     """
-    files = [files_of(part, revision.root)[1] for part in parts(revision.root)]
-    files += [revision.root / LOCK_FILE, revision.root / RESCORES_LOCK_FILE]
     found = {
         (each.stage, each.rescore, each.key): each
-        for file in files
-        for each in read_entries(file)
+        for each in chain(*run.sealed_parts.values(), run.entries, run.rescore_entries)
         if each.stage in DECLARED_STAGES
     }
 
@@ -94,7 +92,7 @@ def named(names: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
     return [each for label, each in zip(labels, entries, strict=True) if label in wanted]
 
 
-def was_read(path: str, entry: Entry, info: Mapping[str, Any]) -> bool:
+def was_read(path: str, entry: Entry, info: RunInfo) -> bool:
     """Whether a step read an input. DVC lists the base policy too, for the case that another one is an adapter on it.
 
     Args:
@@ -104,14 +102,14 @@ def was_read(path: str, entry: Entry, info: Mapping[str, Any]) -> bool:
     """
     inputs = stage_of(entry).inputs
     for item in inputs:
-        if item.was_read(info["inputs"]) or path != path_of(item.kind, item.key).as_posix():
+        if item.was_read(info.inputs) or path != path_of(item.kind, item.key).as_posix():
             continue
         folder = Path(path).parent.as_posix()
         others = [each for each in entry.inputs if each != path and each.startswith(f"{folder}/")]
         read = [
             each.label
             for each in inputs
-            if each.kind == item.kind and not each.under and each.label in info["inputs"]
+            if each.kind == item.kind and not each.under and each.label in info.inputs
         ]
         return len(others) < len(read)
     return True

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollbook.core.hashing import content_hash, in_one
 from rollbook.project.replay.distances import finite_or_none, number_distances
 from rollbook.project.replay.verdict import Difference, Outcome
-from rollbook.tables.artifacts import METADATA_KEY, rows_in, schema_of
+from rollbook.project.run.stored import TableFile
+from rollbook.tables.artifacts import schema_of
 
 SHOWN_CHARACTERS = 60
 SAME = -1.0
@@ -33,9 +33,10 @@ def table_difference(then: Path, now: Path, kind: str, tolerance: float) -> Diff
     Raises:
         ArtifactError: if one cannot be read.
     """
-    old, new = rows_in(then, then), rows_in(now, now)
+    was, is_now = TableFile.read(then), TableFile.read(now)
+    old, new = was.rows, is_now.rows
     if content_hash(old) == content_hash(new):
-        return _other_bytes(then, now)
+        return _other_bytes(was, is_now)
     if shape := _other_shape(old, new):
         return Difference(Outcome.DIFFERENT, shape, {"shape": shape})
     key = schema_of(kind).key
@@ -43,15 +44,13 @@ def table_difference(then: Path, now: Path, kind: str, tolerance: float) -> Diff
     return rows or _other_values(old, new, key, tolerance)
 
 
-def _other_bytes(then: Path, now: Path) -> Difference:
+def _other_bytes(old: TableFile, new: TableFile) -> Difference:
     """Why two files of the same content have other bytes."""
-    old, new = (pq.read_metadata(path) for path in (then, now))
     reasons = []
-    if old.created_by != new.created_by:
-        reasons.append(f"Parquet writer {old.created_by}, now {new.created_by}")
-    said = [(each.metadata or {}).get(METADATA_KEY, b"") for each in (old, new)]
-    if said[0] != said[1]:
-        reasons.append(facts_that_differ(*(_json(each) for each in said)))
+    if old.writer != new.writer:
+        reasons.append(f"Parquet writer {old.writer}, now {new.writer}")
+    if old.said != new.said:
+        reasons.append(facts_that_differ(*(_json(each.said) for each in (old, new))))
     text = "; ".join(reasons) or "other encoding, compression or row groups"
     return Difference(Outcome.SAME_CONTENT, text, {"reasons": reasons})
 

@@ -160,13 +160,14 @@ class Store:
             self._infos[name, key] = replace(found, rescore=rescore) if found and rescore else found
         return self._infos[name, key]
 
-    def needed_info(self, stage: str, key: str) -> RunInfo:
-        """The same of a training step that must be on disk.
+    def needed_info(self, stage: str, key: str, rescore: str = "") -> RunInfo:
+        """The same of a step that must be on disk.
 
         Raises:
             ArtifactError: if it is not there, or damaged.
         """
-        return self.info(stage, key) or read_run_info(self.place(f"run_info/{stage}", key))
+        name = f"{stage}/{rescore}" if rescore else stage
+        return self.info(stage, key, rescore) or read_run_info(self.place(f"run_info/{name}", key))
 
     def infos(self, stage: str, rescore: str = "") -> list[RunInfo]:
         """run_info of all steps of a stage that are on disk, in the order of iterations."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollbook.tables.artifacts import (
+    METADATA_KEY,
     Facts,
     damaged,
     facts_in,
@@ -188,6 +189,36 @@ class StoredTable:
         if found is None or not found.has_min_max:
             return True
         return bool(found.min <= value <= found.max)
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A Parquet file as it stands, of whatever version and whoever wrote it: nothing is upgraded or refused.
+
+    Attributes:
+        rows: all of them, without metadata.
+        writer: library that wrote it.
+        said: what it says about itself, as JSON; empty if nothing.
+    """
+
+    rows: pa.Table
+    writer: str
+    said: bytes
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Reads a file.
+
+        Raises:
+            ArtifactError: if it cannot be read.
+        """
+        try:
+            with pq.ParquetFile(file) as opened:
+                rows = opened.read().replace_schema_metadata(None).combine_chunks()
+                facts = (opened.metadata.metadata or {}).get(METADATA_KEY, b"")
+                return cls(rows, opened.metadata.created_by, facts)
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(file, error) from None
 
 
 def row_of(table: pa.Table) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from rollbook.cli.main import cli
 from rollbook.cli.replay import FOLDER
+from rollbook.core.hashing import files_in
 from rollbook.core.ids import BASE_KEY
 from rollbook.dvc.cache import cached_path
 from rollbook.dvc.lock import LOCK_FILE, RESCORES_LOCK_FILE
@@ -45,14 +46,19 @@ def run_step(stage: str, key: str, rescore: str = "") -> None:
         yaml.dump({"schema": "2.0", "stages": {**stages, name: entry}}, stream)
 
 
-def kept(path: Path) -> dict[str, str]:
+def kept(path: Path) -> dict[str, Any]:
     """The file as an entry of dvc.lock; it becomes one file with its object in the cache, as DVC leaves it."""
     md5 = dvc_md5(path)
     cached = cached_path(md5)
     if not cached.exists():
         cached.parent.mkdir(parents=True, exist_ok=True)
         cached.hardlink_to(path)
-    return {"path": path.as_posix(), "md5": md5}
+    size = (
+        sum(file.stat().st_size for file in files_in(path))
+        if path.is_dir()
+        else path.stat().st_size
+    )
+    return {"path": path.as_posix(), "md5": md5, "size": size}
 
 
 def replay(*arguments: str) -> Result:

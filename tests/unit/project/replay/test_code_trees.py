@@ -218,3 +218,25 @@ def test_what_runs_there_cannot_change_a_large_file_of_the_worktree(
 def test_a_commit_that_is_not_there(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(RollbookError, match="git has no commit 12345678"):
         CodeTrees(tmp_path / ".dvc" / "trees").commit("1234567890" * 4)
+
+
+@pytest.mark.parametrize(
+    ("hashing", "depends"),
+    [
+        ("def _analysed(tree):\n    return ast.unparse(tree)\n", True),
+        ("def _analysed(tree):\n    return ast.dump(tree)\n", True),
+        ('def _written(tree):\n    """`ast.unparse` and `ast.dump` are not."""\n', False),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_code_that_hashes_by_python_says_so(
+    repository: Path, hashing: str, depends: bool, own: bool
+) -> None:
+    files = {"pipeline/code.py": hashing}
+    if own:  # else the folder is the user's, and Rollbook another package
+        files |= dict.fromkeys(("pipeline/stage.py", "stages/update_policy.py"), "")
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    tree = CodeTrees(Path("made")).worktree()
+    assert tree.hashes_depend_on_python == (depends and own)

@@ -1,5 +1,6 @@
 """What a step ran on, what differs now, by which tolerance it is judged, and exit codes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rollbook.project.replay.environment import (
 )
 from rollbook.project.replay.judging import limit_of
 from rollbook.project.replay.verdict import Outcome, Tolerance, exit_code, worst
+from rollbook.tables.run_info import RunInfo, run_info_in
 
 
 def _info(
@@ -21,8 +23,8 @@ def _info(
     cpu: str = "A",
     device: str = "auto",
     **packages: str,
-) -> dict[str, Any]:
-    return {
+) -> RunInfo:
+    content: dict[str, Any] = {
         "runtime": {"device": device, "threads": "auto", "threads_used": threads},
         "environment": {
             "cpu": cpu,
@@ -34,6 +36,7 @@ def _info(
             "host": f"host of {cpu}",
         },
     }
+    return run_info_in(content, Path("run_info.json"))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +48,9 @@ def _info(
         (_info(threads=None), {"device": "auto", "threads": "auto"}),  # torch was not used
     ],
 )
-def test_auto_is_what_it_was_then(info: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_auto_is_what_it_was_then(info: RunInfo, expected: dict[str, Any]) -> None:
     assert recorded_runtime(info) == expected
-    assert "threads_used" in info["runtime"]
+    assert "threads_used" in info.runtime
 
 
 def test_differences_name_what_was_and_what_is() -> None:

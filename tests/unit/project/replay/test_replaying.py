@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,15 +25,19 @@ from rollbook.dvc.cache import cached_path
 from rollbook.dvc.lock import HEAD, Entry, lock_of, read_entries, texts_of
 from rollbook.project.plan import make_plan
 from rollbook.project.plan_file import PLAN_FILE
+from rollbook.project.replay.choosing import Choice, Options
+from rollbook.project.replay.code_trees import CodeTrees
 from rollbook.project.replay.programs import output_of
 from rollbook.project.replay.running import FOLDER as SCRATCH_FOLDER
 from rollbook.project.replay.running import Replayer
 from rollbook.project.replay.stored import StoredArtifacts, dvc_md5
 from rollbook.project.replay.verdict import StepVerdict
+from rollbook.project.run.run import Run
 from rollbook.project.sealing import Sealing, definitions_of
 from rollbook.settings.params import read_params
 from rollbook.settings.sealed import files_of
-from rollbook.tables.artifacts import FOLDERS, path_of, write_json
+from rollbook.tables.artifacts import FOLDERS, path_of, read_json, write_json
+from rollbook.tables.run_info import GitState
 from tests.e2e.projects import commit, git
 from tests.processes import PYTHONPATH
 from tests.stored_iterations import settings, store
@@ -209,6 +214,46 @@ def test_other_code_and_the_recorded_one(copy: Path) -> None:
     assert refactored.exit_code == 0, refactored.output
     assert verdict(SCORE)["outcome"] == "same content"
     assert "another digest of settings and code" in refactored.output
+
+
+@pytest.mark.parametrize(
+    ("hashing", "compared"), [("return ast.unparse(tree)", False), ("return _written(tree)", True)]
+)
+def test_hashes_of_another_python_count_unless_the_recorded_code_makes_others(
+    copy: Path, hashing: str, compared: bool
+) -> None:
+    files = {"pipeline/code.py": f"def _analysed(tree):\n    {hashing}\n"}
+    files |= dict.fromkeys(("pipeline/stage.py", "stages/update_policy.py"), "")
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    commit(copy, "Under its old names")
+    recorded = Run().needed_info("score_rollouts", "i0001")
+    git_then = GitState(commit=git(copy, "rev-parse", "HEAD").strip())
+    around = replace(recorded.environment, python="3.9.1", git=git_then)
+    Path("replayed_helper.py").write_text("LIMIT = 20\n")  # so that today's code is another
+    [entry] = [each for each in read_entries() if each.key == "i0001"]
+    choice = Choice(Options(Run()), CodeTrees(SCRATCH_FOLDER / "code"))
+    setting = choice.setting(entry, replace(recorded, environment=around))
+    assert setting.digest == (recorded.digest if compared else "")
+    said = "it ran under Python 3.9, which hashes of code depended on then, so commit"
+    assert [note.startswith(said) for note in setting.notes] == ([] if compared else [True])
+
+
+def test_run_info_of_older_code(copy: Path) -> None:
+    [entry] = [each for each in read_entries() if each.key == "i0001"]
+    path = path_of("run_info/score_rollouts", "i0001")
+    content = read_json(path)
+    needed = ("settings", "code", "digest", "inputs", "outputs", "command", "runtime", "seconds")
+    old = {name: content[name] for name in ("stage", "iteration", *needed)}
+    path.unlink()
+    write_json({**old, "environment": {"cpu": content["environment"]["cpu"], "git": None}}, path)
+    md5 = kept(path)["md5"]
+    lock = Path("dvc.lock")
+    lock.write_text(lock.read_text().replace(entry.outputs[path.as_posix()], md5))
+    result = replay(SCORE)
+    assert result.exit_code == 0, result.output
+    assert verdict(SCORE)["outcome"] == "identical"
 
 
 def _move_cache_to_a_remote(remote: Path) -> None:

@@ -11,7 +11,7 @@ from rollbook.dvc.lock import Entry, read_entries
 from rollbook.project.replay.judging import Judge
 from rollbook.project.replay.stored import StoredArtifacts
 from rollbook.project.run.run import Run
-from rollbook.tables.artifacts import path_of, read_json
+from rollbook.tables.artifacts import path_of
 from rollbook.views.mlflow.sync import bring_up_to_date
 from tests.processes import PYTHONPATH
 from tests.unit.project.replay.finished_steps import replay
@@ -53,7 +53,7 @@ def test_mlflow_shows_what_came_out(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_base_policy_that_was_not_read_is_no_altered_input(run: Path, tmp_path: Path) -> None:
     address = "evaluate_policy@i0001"
-    entry, info = _entry(address), read_json(path_of("run_info/evaluate_policy", "i0001"))
+    entry, info = _entry(address), Run().needed_info("evaluate_policy", "i0001")
     base, policy = (path_of("policies", key).as_posix() for key in ("i0000", "i0001"))
     assert {base, policy} <= entry.inputs.keys()
     stored = StoredArtifacts(tmp_path / "fetched", True)
