@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from rollbook.cli.check import check
 from rollbook.core.errors import RollbookError
+from rollbook.core.process import installed_versions
 from rollbook.core.yaml import flow
 from rollbook.project.check import describe, guard, warnings_for
 from rollbook.project.plan import load_stage, make_plan, planned
@@ -158,6 +159,39 @@ def test_the_cause_names_what_changed_by_kind(project: Path) -> None:
     path_of("run_info/update_policy", "i0001").unlink()
     without = currency(after)
     assert "run_info" in without.cause and without.cause in describe(without.reruns, without.cause)
+
+
+def test_an_upgrade_is_named_before_the_files_that_it_changed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = parse_params(shipped())
+    _lock(project, params, ["i0001"])
+    Path("dvc.lock").write_text(
+        Path("dvc.lock").read_text().replace(planned(params, "update_policy", "i0001").digest, "0")
+    )
+    now = planned(params, "update_policy", "i0001")
+    info: dict[str, Any] = {
+        "settings": now.settings,
+        "code": {**now.code, "rollbook/rl/estimation.py": "1"},
+        "environment": {"packages": {"rollbook": "0.0.9"}},
+    }
+    write_json(info, path_of("run_info/update_policy", "i0001"))
+    version = installed_versions(["rollbook"])["rollbook"]
+    found = currency(params)
+    assert list(map(str, found.reruns[0].reasons)) == [
+        f"package rollbook: 0.0.9 → {version}",
+        "code rollbook/rl/estimation.py: changed",
+    ]
+    cause = f"package (rollbook 0.0.9 → {version}), code (rollbook/rl/estimation.py)"
+    assert found.cause == cause
+    info["environment"]["packages"]["rollbook"] = version
+    write_json(info, path_of("run_info/update_policy", "i0001"))
+    assert [each.kind for each in currency(params).reruns[0].reasons] == ["code"]
+    info["environment"]["packages"]["rollbook"] = "0.0.9"
+    write_json(
+        {**info, "code": {**now.code, "mine.py": "1"}}, path_of("run_info/update_policy", "i0001")
+    )
+    assert [each.place for each in currency(params).reruns[0].reasons] == ["mine.py"]
 
 
 def test_scores_made_again_make_their_followers_stale(project: Path) -> None:
