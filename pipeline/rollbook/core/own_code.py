@@ -19,11 +19,6 @@ def source_root(folder: Path) -> Path | None:
     return root if (root / "rollbook" / "core" / "own_code.py").is_file() else None
 
 
-def has_old_names(folder: Path) -> bool:
-    """Whether a folder holds code of a commit from before Rollbook's modules were called `rollbook.…`."""
-    return source_root(folder) is None and (folder / "pipeline" / "stage.py").is_file()
-
-
 def path_in_checkout(name: str) -> Path:
     """Where a file lies in a checkout that holds it, by its name in digests."""
     if name.startswith("rollbook/stages/"):

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollbook.core.errors import RollbookError
 from rollbook.dvc.lock import Entry
+from rollbook.project.code import code_hashes, file_of_name
 from rollbook.project.dependencies import Dependencies, dependencies_of
 from rollbook.project.replay.code_trees import CodeTree, CodeTrees, complete
 from rollbook.project.replay.settings import find_params, recorded_settings, with_sealed
@@ -23,6 +24,8 @@ from rollbook.tables.run_info import run_info_in
 WORKTREE = "worktree"
 """In `Options.with_code`: the code as it lies there, committed or not."""
 SHOWN_CHANGES = 8
+LIBRARY = "rollbook/"
+"""Begins names of the library's files in digests."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class Choice:
     ) -> Setting:
         """Code and params.yaml as of the recorded commit."""
         tree = self._recorded(entry, info, since)
+        if not tree.programs.has_library:
+            _refuse_other_package(entry, info)
         complete(tree, [*info["code"], *info["files"]])
         if not (tree.settings / PARAMS_FILE).is_file():
             raise RollbookError(
@@ -153,4 +158,17 @@ class Choice:
             )
         return self._trees.commit(
             git["commit"], run_info_in(info, Path()).environment.git.patch_bytes
+        )
+
+
+def _refuse_other_package(entry: Entry, info: Mapping[str, Any]) -> None:
+    """Raises RollbookError if the library, which is not in git here, is another one than the step ran with."""
+    then = {name: value for name, value in info["code"].items() if name.startswith(LIBRARY)}
+    now = code_hashes(map(file_of_name, then))
+    if others := [name for name, value in then.items() if now.get(name) != value]:
+        version = info["environment"].get("packages", {}).get("rollbook", "")
+        raise RollbookError(
+            f"{label_of(entry)} ran with an installed Rollbook {version}, and another one is installed now: "
+            f"{len(others)} of {len(then)} files that it ran differ, such as {others[0]}",
+            "install the one that it ran with, or replay with --with-code worktree",
         )

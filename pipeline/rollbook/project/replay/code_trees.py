@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rollbook.core.errors import RollbookError
@@ -15,6 +16,7 @@ from rollbook.core.hashing import LARGE
 from rollbook.core.own_code import path_in_checkout
 from rollbook.core.scratch import SCRATCH
 from rollbook.project.environment import git_bytes, git_says
+from rollbook.project.replay.programs import TreePrograms
 from rollbook.project.run.revisions import extract
 from rollbook.settings.config import PARAMS_FILE
 from rollbook.settings.sealed import FOLDER as SEALED_FOLDER
@@ -44,6 +46,11 @@ class CodeTree:
     settings: Path
     said: str
     notes: Sequence[str] = ()
+
+    @cached_property
+    def programs(self) -> TreePrograms:
+        """Its programs, to be run."""
+        return TreePrograms(self.folder, self.said)
 
 
 class CodeTrees:
