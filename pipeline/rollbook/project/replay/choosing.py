@@ -10,7 +10,7 @@ from typing import Any
 
 from rollbook.core.errors import RollbookError
 from rollbook.core.ids import PARAMS_FILE
-from rollbook.core.own_code import has_old_names, source_root
+from rollbook.core.own_code import source_root
 from rollbook.dvc.lock import Entry
 from rollbook.project.dependencies import Dependencies, dependencies_of
 from rollbook.project.replay.code_trees import CodeTree, CodeTrees, complete
@@ -25,6 +25,8 @@ from rollbook.tables.run_info import RunInfo
 WORKTREE = "worktree"
 """In `Options.with_code`: the code as it lies there, committed or not."""
 SHOWN_CHANGES = 8
+LIBRARY = "rollbook/"
+"""Begins names of the library's files in digests."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Choice:
     def _as_committed(self, entry: Entry, info: RunInfo, since: tuple[str, ...]) -> Setting:
         """Code and params.yaml as of the recorded commit."""
         tree = self._recorded(entry, info, since)
-        if source_root(tree.folder) is None and not has_old_names(tree.folder):
+        if not tree.programs.has_library:
             refuse_other_package(label_of(entry), info)
         complete(tree, [*info.code, *info.files])
         if not (tree.settings / PARAMS_FILE).is_file():

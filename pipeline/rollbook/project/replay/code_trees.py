@@ -8,14 +8,16 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rollbook.core.errors import RollbookError
 from rollbook.core.hashing import LARGE
 from rollbook.core.ids import PARAMS_FILE, SEALED_FOLDER
-from rollbook.core.own_code import has_old_names, path_in_checkout
+from rollbook.core.own_code import path_in_checkout
 from rollbook.core.scratch import SCRATCH
 from rollbook.project.environment import git_bytes, git_says
+from rollbook.project.replay.programs import TreePrograms
 from rollbook.project.run.revisions import extract
 from rollbook.tables.artifacts import ROOT
 from rollbook.tables.run_info import SHOWN_DIGITS
@@ -46,11 +48,16 @@ class CodeTree:
     said: str
     notes: Sequence[str] = ()
 
+    @cached_property
+    def programs(self) -> TreePrograms:
+        """Its programs, to be run."""
+        return TreePrograms(self.folder, self.said)
+
     @property
     def hashes_depend_on_python(self) -> bool:
         """Whether its own code hashes code as Python's minor version writes it, as Rollbook once did."""
         file = self.folder / "pipeline" / "code.py"
-        if not (has_old_names(self.folder) and file.is_file()):
+        if not (self.programs.has_old_names and file.is_file()):
             return False
         return any(call in file.read_text(encoding="utf-8") for call in HASHED_BY_PYTHON)
 

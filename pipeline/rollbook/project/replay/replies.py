@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from rollbook.components.rewards.recorded_replies import FOLDER, LACKING
 from rollbook.components.rewards.verdicts import KINDS
 from rollbook.core.errors import ArtifactError, RollbookError
-from rollbook.core.own_code import has_old_names
 from rollbook.dvc.lock import Entry
 from rollbook.project.replay.code_trees import CodeTree
-from rollbook.project.replay.programs import output_of
 from rollbook.project.replay.stored import StoredArtifacts
 
 JUDGE = "rewards/judge.py"
 """Ends a name in the hashes of code of a step that may ask."""
-PROBE = "import rollbook.components.rewards.recorded_replies"
-"""What code needs to have, to keep to what was recorded."""
-OLD_PROBE = "import pipeline.rewards.recorded_replies"
-"""The same where the code has its old names."""
 
 
 def put_replies(entry: Entry, code: Iterable[str], stored: StoredArtifacts, tree: CodeTree) -> None:
@@ -42,14 +35,11 @@ def put_replies(entry: Entry, code: Iterable[str], stored: StoredArtifacts, tree
     folder.mkdir(parents=True)
     if not any(name.endswith(JUDGE) for name in code):
         return
-    try:
-        probe = ["-c", OLD_PROBE] if has_old_names(tree.folder) else ["-P", "-c", PROBE]
-        output_of([sys.executable, *probe], tree.folder)
-    except RollbookError:
+    if not tree.programs.keeps_replies:
         raise RollbookError(
             f"the code of {tree.said} asks a judge again, and a replay asks nobody",
             "replay with --with-code worktree, or another revision that keeps to recorded replies",
-        ) from None
+        )
     for path, md5 in entry.outputs.items():
         if Path(path).parts[1] in KINDS and path.endswith(".parquet"):
             with contextlib.suppress(ArtifactError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import Any
 
 from rollbook.core.errors import ArtifactError, RollbookError
 from rollbook.core.hashing import short
-from rollbook.core.own_code import has_old_names
 from rollbook.core.process import exclusive
 from rollbook.core.scratch import SCRATCH
 from rollbook.dvc.fork_client import STAGES
@@ -25,7 +23,6 @@ from rollbook.project.replay.code_trees import CodeTrees
 from rollbook.project.replay.differing import other_labels
 from rollbook.project.replay.environment import environment_changes, recorded_runtime, tolerance_of
 from rollbook.project.replay.judging import Judge
-from rollbook.project.replay.programs import output_of
 from rollbook.project.replay.replies import put_replies, refuse_unrecorded
 from rollbook.project.replay.settings import write_params
 from rollbook.project.replay.steps import label_of, stage_of, was_read
@@ -39,17 +36,6 @@ FOLDER = SCRATCH / "replay"
 """Inside of DVC's own folder, where DVC does not look for pipelines."""
 RECORDED = FOLDER / "recorded"
 """Recorded artifacts that are looked into, each at its path in a project."""
-SAY_DIGEST = (
-    "import sys; sys.path.append(''); from rollbook.settings.params import read_params; "
-    "from rollbook.project.plan import planned; "
-    "print(planned(read_params(), *sys.argv[1:]).digest)"
-)
-"""The digest that `check` would plan with the code in the current folder."""
-SAY_OLD_DIGEST = (
-    "import sys; from pipeline.params import read_params; from pipeline.plan import planned; "
-    "print(planned(read_params(), *sys.argv[1:]).digest)"
-)
-"""The same where the code has its old names."""
 
 
 @contextlib.contextmanager
@@ -104,9 +90,13 @@ class Replayer:
         self._put_inputs(entry, info, folder)
         put_replies(entry, info.code, self._stored, setting.tree)
         write_params(setting.raw, runtime, folder)
-        write_json(_plan(entry, setting.digest or self._digest(entry, folder)), folder / PLAN_FILE)
+        programs = setting.tree.programs
+        step = filter(None, (entry.stage, entry.key, entry.rescore))
+        write_json(
+            _plan(entry, setting.digest or programs.planned_digest(*step)), folder / PLAN_FILE
+        )
         try:
-            self._run(entry, info, folder)
+            programs.run_stage(*_started(info))
         except RollbookError as error:
             refuse_unrecorded(setting.tree)
             if str(runtime.get("device")).startswith("cuda") and not self._options.device:
@@ -146,12 +136,6 @@ class Replayer:
             self._stored.put(path, entry.outputs[path], RECORDED / path)
         return Run(RECORDED).needed_info(entry.stage, entry.key, entry.rescore)
 
-    def _digest(self, entry: Entry, folder: Path) -> str:
-        """What `check` plans for the step with the code and params.yaml in `folder`."""
-        asked = [entry.stage, entry.key, *filter(None, [entry.rescore])]
-        code = ["-c", SAY_OLD_DIGEST] if has_old_names(folder) else ["-P", "-c", SAY_DIGEST]
-        return output_of([sys.executable, *code, *asked], folder).strip()
-
     def _put_inputs(self, entry: Entry, info: RunInfo, folder: Path) -> None:
         """Everything the step read. A base policy that no adapter needed is left out."""
         for path, md5 in entry.inputs.items():
@@ -173,21 +157,18 @@ class Replayer:
                 f"`rollbook seal --rebuild {key}` makes it again",
             ) from None
 
-    def _run(self, entry: Entry, info: RunInfo, folder: Path) -> None:
-        """The recorded command, under this interpreter.
 
-        Raises:
-            RollbookError: with what the program said, if it fails.
-        """
-        python, *arguments = shlex.split(info.command)
-        option, module, *more = arguments[arguments[:1] == ["-P"] :]
-        if python != "python" or option != "-m" or not module.startswith(STAGES):
-            raise ArtifactError(f"{info.command!r} is no command of a stage")
-        if has_old_names(folder):
-            command = ["-m", module, *more]
-        else:
-            command = ["-P", "-m", f"rollbook.stages.{module.rpartition('.')[2]}", *more]
-        output_of([sys.executable, *command], folder, entry.stage)
+def _started(info: RunInfo) -> tuple[str, list[str]]:
+    """Name and arguments of the stage program that the step ran.
+
+    Raises:
+        ArtifactError: if its command is no such program.
+    """
+    python, *arguments = shlex.split(info.command)
+    option, module, *more = arguments[arguments[:1] == ["-P"] :]
+    if python != "python" or option != "-m" or not module.startswith(STAGES):
+        raise ArtifactError(f"{info.command!r} is no command of a stage")
+    return module.rpartition(".")[2], more
 
 
 def _taken_over(entry: Entry, info: RunInfo) -> Iterator[str]:

@@ -161,7 +161,7 @@ def test_errors_of_older_tables_are_not_known(project: Path) -> None:
 
 def test_code_that_would_ask_again_does_not_run(project: Path, tmp_path: Path) -> None:
     tree = CodeTree(tmp_path / "tree", tmp_path, "commit 01234567")
-    for package in ("pipeline", "pipeline/rewards"):
+    for package in ("pipeline", "pipeline/rewards", "stages"):
         (tree.folder / package).mkdir(parents=True)
         (tree.folder / package / "__init__.py").touch()
     (tree.folder / "stages").mkdir()
