@@ -33,14 +33,6 @@ def path_in_checkout(name: str) -> Path:
     return Path("pipeline", name) if is_own(name) else Path(name)
 
 
-def variables_for(folder: Path) -> dict[str, str]:
-    """Environment variables under which a program started in `folder` imports the checkout's code there, if it has
-    any."""
-    if (root := source_root(folder)) is None:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
-
-
 def prefer_own_code(module: str, arguments: Sequence[str]) -> None:
     """In a checkout of Rollbook, starts this program again with the checkout's code unless that runs already.
 
@@ -59,7 +51,8 @@ def prefer_own_code(module: str, arguments: Sequence[str]) -> None:
             f"this project has code of its own ({root}), and Python imports that of {SOURCES}",
             "start it without the options -E and -I of Python",
         )
-    variables = {**os.environ, **variables_for(Path())}
+    paths = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    variables = {**os.environ, "PYTHONPATH": paths}
     os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], variables)
 
 

@@ -25,8 +25,6 @@ from rollbook.tables.run_info import RunInfo
 WORKTREE = "worktree"
 """In `Options.with_code`: the code as it lies there, committed or not."""
 SHOWN_CHANGES = 8
-LIBRARY = "rollbook/"
-"""Begins names of the library's files in digests."""
 
 
 @dataclass(frozen=True)

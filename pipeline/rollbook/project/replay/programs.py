@@ -58,6 +58,8 @@ OLD_NAMES = ModuleNames(
     replies="pipeline.rewards.recorded_replies",
 )
 """In commits from before the library was called `rollbook`."""
+OLD_FILES = ("pipeline/stage.py", "stages/compute_advantages.py")
+"""Mark such a commit: a project may have a `pipeline/` or `stages/` of its own."""
 
 
 class TreePrograms:
@@ -70,10 +72,10 @@ class TreePrograms:
 
     def __init__(self, folder: Path, said: str) -> None:
         self._folder, self._said = folder, said
-        old = (folder / "pipeline/stage.py").is_file() and (folder / "stages/__init__.py").is_file()
-        new = source_root(folder)
-        self._names = OLD_NAMES if old and new is None else NAMES
-        self._root = folder.absolute() if old and new is None else new
+        root = source_root(folder)
+        old = root is None and all((folder / file).is_file() for file in OLD_FILES)
+        self._names = OLD_NAMES if old else NAMES
+        self._root = folder.absolute() if old else root
 
     @property
     def has_old_names(self) -> bool:

@@ -15,6 +15,7 @@ from rollbook.core.errors import RollbookError
 from rollbook.core.hashing import LARGE
 from rollbook.project.environment import git_state
 from rollbook.project.replay.code_trees import CodeTrees, complete
+from rollbook.project.replay.programs import OLD_FILES
 from rollbook.tables.run_info import PATCH_LIMIT_BYTES, GitState
 from tests.e2e.projects import commit, git
 
@@ -234,7 +235,7 @@ def test_code_that_hashes_by_python_says_so(
 ) -> None:
     files = {"pipeline/code.py": hashing}
     if own:  # else the folder is the user's, and Rollbook another package
-        files |= dict.fromkeys(("pipeline/stage.py", "stages/__init__.py"), "")
+        files |= dict.fromkeys(OLD_FILES, "")
     for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)

@@ -23,6 +23,7 @@ from rollbook.dvc.lock import Entry, read_entries
 from rollbook.project.plan import make_plan
 from rollbook.project.plan_file import PLAN_FILE
 from rollbook.project.replay.code_trees import CodeTree
+from rollbook.project.replay.programs import OLD_FILES
 from rollbook.project.replay.replies import JUDGE, put_replies
 from rollbook.project.replay.stored import StoredArtifacts
 from rollbook.settings.params import read_params
@@ -164,7 +165,8 @@ def test_code_that_would_ask_again_does_not_run(project: Path, tmp_path: Path) -
     for package in ("pipeline", "pipeline/rewards", "stages"):
         (tree.folder / package).mkdir(parents=True)
         (tree.folder / package / "__init__.py").touch()
-    (tree.folder / "pipeline/stage.py").touch()
+    for file in OLD_FILES:
+        (tree.folder / file).touch()
     entry = Entry(SCORE, "score_rollouts", "i0001", "", None, {}, {}, {})
     stored = StoredArtifacts(tmp_path / "fetched", True)
     put_replies(entry, ["mine.py"], stored, tree)

@@ -208,4 +208,16 @@ def test_another_installed_package_is_named(tmp_path: Path) -> None:
     code, found = _replayed(folder, SCORES, library=installed / "pipeline")
     assert (code, found["outcome"]) == (2, "not replayed")
     assert f"{SCORES} ran with rollbook " in found["problem"]
-    assert "is installed here, where rollbook/components/rewards/" in found["problem"]
+    file = "rollbook/components/rewards/numeric_answer.py"
+    assert f"is installed here, where {file} differs" in found["problem"]
+
+
+def test_folders_of_the_user_are_no_old_code(tmp_path: Path) -> None:
+    for name in ("pipeline", "stages"):
+        (tmp_path / name).mkdir()
+        for file in ("__init__.py", "stage.py"):
+            (tmp_path / name / file).write_text("raise SystemExit('of the project')\n")
+    programs = TreePrograms(tmp_path, "the project")
+    assert not (programs.has_old_names or programs.has_library)
+    with pytest.raises(RollbookError, match=r"compute_advantages(@i0001)?: .*params\.yaml"):
+        programs.run_stage("compute_advantages", ["--iteration", "i0001"])

@@ -27,7 +27,7 @@ from rollbook.project.plan import make_plan
 from rollbook.project.plan_file import PLAN_FILE
 from rollbook.project.replay.choosing import Choice, Options
 from rollbook.project.replay.code_trees import CodeTrees
-from rollbook.project.replay.programs import output_of
+from rollbook.project.replay.programs import OLD_FILES, output_of
 from rollbook.project.replay.running import FOLDER as SCRATCH_FOLDER
 from rollbook.project.replay.running import Replayer
 from rollbook.project.replay.stored import StoredArtifacts, dvc_md5
@@ -223,7 +223,7 @@ def test_hashes_of_another_python_count_unless_the_recorded_code_makes_others(
     copy: Path, hashing: str, compared: bool
 ) -> None:
     files = {"pipeline/code.py": f"def _analysed(tree):\n    {hashing}\n"}
-    files |= dict.fromkeys(("pipeline/stage.py", "stages/update_policy.py"), "")
+    files |= dict.fromkeys(OLD_FILES, "")
     for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
