@@ -44,13 +44,22 @@ def variables_for(folder: Path) -> dict[str, str]:
 def prefer_own_code(module: str, arguments: Sequence[str]) -> None:
     """In a checkout of Rollbook, starts this program again with the checkout's code unless that runs already.
 
+    In a checkout from before its modules were called `rollbook.…`, which would be read by other code than made it, it
+    is refused.
+
     Args:
         module: that the program is run as.
         arguments: of the program.
 
     Raises:
-        RollbookError: if Python does not import it even so.
+        RollbookError: if Python does not import it even so, or it has the old names.
     """
+    if has_old_names(Path()):
+        raise RollbookError(
+            "this is a checkout of Rollbook from before its modules were called rollbook.…, and what runs is the code "
+            f"in {SOURCES}",
+            "start its own: python -m pipeline.cli.main; or check out a later commit",
+        )
     root = source_root(Path())
     if root is None or root.resolve() == SOURCES:
         return
