@@ -21,6 +21,15 @@ def source_root(folder: Path) -> Path | None:
     return root if (root / "rollbook" / "core" / "own_code.py").is_file() else None
 
 
+def has_old_names(folder: Path) -> bool:
+    """Whether a folder holds code of a commit from before Rollbook's modules were called `rollbook.…`.
+
+    Folders `pipeline/` and `stages/` of the user's own are none, whatever else is in them.
+    """
+    old = ("pipeline/stage.py", "stages/compute_advantages.py")
+    return source_root(folder) is None and all((folder / file).is_file() for file in old)
+
+
 def is_own(name: str) -> bool:
     """Whether a file is Rollbook's own, by its name in digests."""
     return name.startswith(f"{PACKAGE}/")

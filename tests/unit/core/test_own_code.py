@@ -66,7 +66,7 @@ def test_a_checkout_runs_its_own_code(checkout: Path, module: str) -> None:
 
 @pytest.mark.parametrize("module", ["rollbook.cli.main", "rollbook.stages.report"])
 def test_a_checkout_of_older_code_is_refused(tmp_path: Path, module: str) -> None:
-    for name in ("pipeline/stage.py", "stages/update_policy.py"):
+    for name in ("pipeline/stage.py", "stages/compute_advantages.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     status, said, error = _ran(tmp_path, "-P", "-m", module)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rollbook.core.errors import RollbookError
-from rollbook.core.own_code import source_root
+from rollbook.core.own_code import has_old_names, source_root
 
 SHOWN_LINES = 12
 AT_EXIT = "nanobind: leaked "
@@ -70,10 +70,9 @@ class TreePrograms:
 
     def __init__(self, folder: Path, said: str) -> None:
         self._folder, self._said = folder, said
-        old = (folder / "pipeline/stage.py").is_file() and (folder / "stages/__init__.py").is_file()
-        new = source_root(folder)
-        self._names = OLD_NAMES if old and new is None else NAMES
-        self._root = folder.absolute() if old and new is None else new
+        is_old = has_old_names(folder)
+        self._names = OLD_NAMES if is_old else NAMES
+        self._root = folder.absolute() if is_old else source_root(folder)
 
     @property
     def has_old_names(self) -> bool:

@@ -234,7 +234,7 @@ def test_code_that_hashes_by_python_says_so(
 ) -> None:
     files = {"pipeline/code.py": hashing}
     if own:  # else the folder is the user's, and Rollbook another package
-        files |= dict.fromkeys(("pipeline/stage.py", "stages/__init__.py"), "")
+        files |= dict.fromkeys(("pipeline/stage.py", "stages/compute_advantages.py"), "")
     for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
