@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.installed import Installed, build, copy_sources, install
 from tests.e2e.projects import (
+    ROOT,
     SMALL,
     chain,
     commit,
@@ -133,6 +134,7 @@ def test_only_the_wheel_is_installed(installed: Installed, tmp_path: Path) -> No
         str(installed.package / "__init__.py"),
         str(installed.package / "stages" / "__init__.py"),
     ]
+    assert _files(ROOT / "pipeline/rollbook") <= _files(installed.package)
     beside = {each.name for each in installed.package.parent.iterdir()}
     assert not beside & {"pipeline", "stages", "tests", "benchmarks"}
 
@@ -292,6 +294,11 @@ def test_a_checkout_of_other_code_runs_its_own(installed: Installed, tmp_path: P
     own = installed.run(checkout, "python", "-P", "-c", DIGEST, variables=root).stdout.strip()
     other = installed.run(tmp_path, "python", "-P", "-c", DIGEST).stdout.strip()
     assert recorded == own != other
+
+
+def _files(folder: Path) -> set[Path]:
+    files = (each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
+    return {each for each in files if each.suffix != ".pyc"}
 
 
 def _info(project: Path, stage: str, key: str) -> dict[str, Any]:
