@@ -297,8 +297,9 @@ def test_a_checkout_of_other_code_runs_its_own(installed: Installed, tmp_path: P
 
 
 def _files(folder: Path) -> set[Path]:
+    """What the package needs to run, by path."""
     files = (each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
-    return {each for each in files if each.suffix != ".pyc"}
+    return {each for each in files if each.suffix not in (".pyc", ".md")}
 
 
 def _info(project: Path, stage: str, key: str) -> dict[str, Any]:
