@@ -164,7 +164,8 @@ def test_code_that_would_ask_again_does_not_run(project: Path, tmp_path: Path) -
     for package in ("pipeline", "pipeline/rewards", "stages"):
         (tree.folder / package).mkdir(parents=True)
         (tree.folder / package / "__init__.py").touch()
-    (tree.folder / "pipeline/stage.py").touch()
+    for file in ("pipeline/stage.py", "stages/compute_advantages.py"):
+        (tree.folder / file).touch()
     entry = Entry(SCORE, "score_rollouts", "i0001", "", None, {}, {}, {})
     stored = StoredArtifacts(tmp_path / "fetched", True)
     put_replies(entry, ["mine.py"], stored, tree)

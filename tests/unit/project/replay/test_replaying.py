@@ -223,7 +223,7 @@ def test_hashes_of_another_python_count_unless_the_recorded_code_makes_others(
     copy: Path, hashing: str, compared: bool
 ) -> None:
     files = {"pipeline/code.py": f"def _analysed(tree):\n    {hashing}\n"}
-    files |= dict.fromkeys(("pipeline/stage.py", "stages/update_policy.py"), "")
+    files |= dict.fromkeys(("pipeline/stage.py", "stages/compute_advantages.py"), "")
     for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
