@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbook.cli.console import refuse_elsewhere, thinned
+from rollbook.core.own_code import source_root
 from rollbook.project.report import Report, ReportedPolicy, read_report
 from rollbook.project.run.run import Run
 
@@ -114,7 +115,9 @@ def _next_lines(report: Report, configured: int) -> Iterator[str]:
     activate, python = _environment()
     load = "import rollbook; print(rollbook.load('rollouts', join=['scores']))"
     commands = {
-        "curves, iterations and rollouts in MLflow": "make ui",
+        "curves, iterations and rollouts in MLflow": (
+            "make ui" if source_root(Path()) else f"{activate}rollbook ui"
+        ),
         **(
             {f"{done} of {count} iterations are done; the rest": f"{activate}dvc repro"}
             if done < count

@@ -21,6 +21,18 @@ def source_root(folder: Path) -> Path | None:
     return root if (root / "rollbook" / "core" / "own_code.py").is_file() else None
 
 
+OLD_FILES = ("pipeline/stage.py", "stages/compute_advantages.py")
+"""What tells code of old from folders of the user's own that have the same names."""
+
+
+def has_old_names(folder: Path) -> bool:
+    """Whether a folder holds code of a commit from before Rollbook's modules were called `rollbook.…`.
+
+    Folders `pipeline/` and `stages/` of the user's own are none, whatever else is in them.
+    """
+    return source_root(folder) is None and all((folder / file).is_file() for file in OLD_FILES)
+
+
 def is_own(name: str) -> bool:
     """Whether a file is Rollbook's own, by its name in digests."""
     return name.startswith(f"{PACKAGE}/")
@@ -36,13 +48,22 @@ def path_in_checkout(name: str) -> Path:
 def prefer_own_code(module: str, arguments: Sequence[str]) -> None:
     """In a checkout of Rollbook, starts this program again with the checkout's code unless that runs already.
 
+    In a checkout from before its modules were called `rollbook.…`, which would be read by other code than made it, it
+    is refused.
+
     Args:
         module: that the program is run as.
         arguments: of the program.
 
     Raises:
-        RollbookError: if Python does not import it even so.
+        RollbookError: if Python does not import it even so, or it has the old names.
     """
+    if has_old_names(Path()):
+        raise RollbookError(
+            "this is a checkout of Rollbook from before its modules were called rollbook.…, and what runs is the code "
+            f"in {SOURCES}",
+            "start its own: python -m pipeline.cli.main; or check out a later commit",
+        )
     root = source_root(Path())
     if root is None or root.resolve() == SOURCES:
         return

@@ -64,6 +64,17 @@ def test_a_checkout_runs_its_own_code(checkout: Path, module: str) -> None:
     assert _ran(checkout, "-P", "-m", module, "more") == (0, "own more\n", "")
 
 
+@pytest.mark.parametrize("module", ["rollbook.cli.main", "rollbook.stages.report"])
+def test_a_checkout_of_older_code_is_refused(tmp_path: Path, module: str) -> None:
+    for name in ("pipeline/stage.py", "stages/compute_advantages.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    status, said, error = _ran(tmp_path, "-P", "-m", module)
+    assert (status, said) == (1, "") and "Traceback" not in error
+    assert "from before its modules were called rollbook" in error
+    assert "python -m pipeline.cli.main" in error
+
+
 @pytest.mark.parametrize("code", [COMMAND, STAGE])
 def test_where_python_may_not_find_it_that_is_said(checkout: Path, code: str) -> None:
     status, said, error = _ran(checkout, "-E", code=code)

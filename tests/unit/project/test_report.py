@@ -114,16 +114,23 @@ def shown(report: Report) -> str:
     return stream.getvalue()
 
 
-def test_the_table_ends_with_the_lift_and_what_to_type_next(report: Report) -> None:
+def test_the_table_ends_with_the_lift_and_what_to_type_next(report: Report, project: Path) -> None:
     lines = shown(report).splitlines()
     [last] = [line for line in lines if line.strip().startswith("i0002")]
     for cell in ("grpo", "0.450 [0.400, 0.500]", "0.550", "0.650", "0.600"):
         assert cell in last
     assert any("+0.200 [+0.125, +0.275]" in line for line in lines)
     commands = [line.strip() for line in lines[-3:]]
-    assert commands[0].endswith("make ui")
+    assert commands[0].endswith("rollbook ui")
     assert "rollbook iterate 6 && dvc repro" in commands[1]
     assert "rollbook.load" in commands[2]
+
+
+def test_a_checkout_has_a_shorter_word_for_the_ui(
+    report: Report, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert "  make ui\n" in shown(report)
 
 
 def test_a_long_run_is_thinned_and_keeps_its_ends() -> None:

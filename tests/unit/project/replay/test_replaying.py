@@ -21,13 +21,14 @@ from ruamel.yaml import YAML
 
 from rollbook.cli.replay import FOLDER
 from rollbook.core.errors import ArtifactError, RollbookError
+from rollbook.core.own_code import OLD_FILES
 from rollbook.dvc.cache import cached_path
 from rollbook.dvc.lock import HEAD, Entry, lock_of, read_entries, texts_of
 from rollbook.project.plan import make_plan
 from rollbook.project.plan_file import PLAN_FILE
 from rollbook.project.replay.choosing import Choice, Options
 from rollbook.project.replay.code_trees import CodeTrees
-from rollbook.project.replay.programs import OLD_FILES, output_of
+from rollbook.project.replay.programs import output_of
 from rollbook.project.replay.running import FOLDER as SCRATCH_FOLDER
 from rollbook.project.replay.running import Replayer
 from rollbook.project.replay.stored import StoredArtifacts, dvc_md5

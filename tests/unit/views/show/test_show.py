@@ -265,7 +265,7 @@ def test_the_run_in_mlflow_is_linked(changeable: Path, monkeypatch: pytest.Monke
     found = facts(names()["rollout"])["provenance"]["mlflow"]
     assert found["run_id"] == "new"
     assert found["url"].endswith("/#/experiments/7/runs/new")
-    assert "`make ui` sends it" in facts("i0001")["mlflow"]["how"]
+    assert "`rollbook ui` sends it" in facts("i0001")["mlflow"]["how"]
     Path("mlflow/mlflow.db").write_bytes(b"not a database, but long enough to be taken for one" * 9)
     assert f"policy_digest.out` = '{digest}'" in facts("i0002")["mlflow"]["how"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
