@@ -33,14 +33,14 @@ from rollbook.dvc.lock import (
 )
 from rollbook.dvc.running_steps import is_alive
 from rollbook.project import check
-from rollbook.project.plan_file import RESCORE_STAGE
+from rollbook.project.plan_file import PLAN_FILE, RESCORE_STAGE
 from rollbook.project.run.currency import Currency
 from rollbook.project.run.run import Run
 from rollbook.settings.config import Params, run_settings
 from rollbook.settings.params import read_text, write_text
 from rollbook.settings.recipe import IterationSettings
 from rollbook.settings.sealed import VERSION, files_of, read_part
-from rollbook.tables.artifacts import FOLDERS, path_of, write_json
+from rollbook.tables.artifacts import FOLDERS, path_of, read_json, write_json
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -211,8 +211,11 @@ def _refuse_changed(entries: Mapping[str, str], repo: Repo) -> None:
     """Raises if what lies on disk is not what dvc.lock says, or DVC's cache lacks it."""
     from dvc.stage import PipelineStage
 
+    if PLAN_FILE.exists():
+        read_json(PLAN_FILE)  # DVC reads it too, and says less of one that is damaged
     stages = {each.name: each for each in repo.index.stages if isinstance(each, PipelineStage)}
-    changed = [text for name in entries for text in _said(stages[name].status())]
+    said = (text for name in entries for text in _said(stages[name].status()))
+    changed = list(dict.fromkeys(said))
     if changed:
         raise ArtifactError(
             f"not as dvc.lock says: {'; '.join(changed[:SHOWN])}",

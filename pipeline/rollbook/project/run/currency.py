@@ -181,7 +181,10 @@ class Currency:
         if not self.reruns:
             return ""
         if any(self._digest_changed(step.stage, step.key) for step in self.reruns):
-            return "not known here: run_info, which has what they ran with, is not on this machine"
+            return (
+                "not known here: run_info, which has what they ran with, is not on this machine, "
+                "or of another run than dvc.lock names"
+            )
         return "tables that they read, which were made again since"
 
     def _rerun(self, stage: str, key: str) -> Rerun:

@@ -303,7 +303,9 @@ def _unnamed(reads: Sequence[Read]) -> Iterator[str]:
 
 def _stale(addresses: Sequence[str]) -> Iterator[str]:
     if addresses:
-        why = "what they read was made again since, or is another by params.yaml"
+        why = (
+            "what they read was made again since, is in no lock file, or is another by params.yaml"
+        )
         yield f"{listed(addresses)}: {why}; `dvc repro` brings them up to date"
 
 
