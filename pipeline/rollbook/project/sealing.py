@@ -246,7 +246,7 @@ def _holders(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def definitions_of(sealing: Sealing, params: Params, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Content of the .json file: everything that params.yaml and the plan say of these iterations."""
+    """Content of sealed/PART.json: what params.yaml and the plan say of the iterations to be sealed."""
     items = {key: params.iterations[key] for key in sealing.keys}
     recipes = dict.fromkeys(item.recipe for item in items.values())
     return {

@@ -45,9 +45,9 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from rollbook.components.rewards.base import Reward, RewardInput, RewardResult
-from rollbook.components.rewards.event_loop import awaited
 from rollbook.components.rewards.outcomes import error_text
 from rollbook.core.errors import RewardError, nearest
+from rollbook.core.event_loop import awaited
 from rollbook.core.registry import load_object
 
 LOGGED = (int, float, str, np.generic)

@@ -87,7 +87,10 @@ def correction(
 
 
 def log_ratios(old: Ragged, sampling: Ragged, loss_mask: Ragged) -> Ragged:
-    """d of the trained-on tokens alone; finite, 0 where unknown. Arguments as for `correction`."""
+    """log p_old − log p_sampling of the trained-on tokens alone; finite, 0 where unknown.
+
+    Arguments as for `correction`.
+    """
     old, sampling = only(old, loss_mask), only(sampling, loss_mask)
     return Ragged(np.nan_to_num(old.values - sampling.values, nan=0.0), old.lengths)
 

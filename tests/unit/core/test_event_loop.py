@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from rollbook.components.rewards.event_loop import awaited
+from rollbook.core.event_loop import awaited
 
 
 def test_calls_share_a_loop() -> None:

@@ -1,4 +1,4 @@
-"""One event loop per process for asynchronous reward functions, in a thread of its own, as TRL keeps one.
+"""One event loop per process for asynchronous functions of the user's (rewards), in its own thread, as TRL keeps one.
 
 A loop per call would break functions that keep a client or a semaphore between calls: these belong to the loop they
 were first used in. In its own thread it also serves callers that have a loop running, such as notebooks.
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def awaited(awaitable: Awaitable[Any]) -> Any:
-    """What `awaitable` returns; what it raises is raised here."""
+    """Runs a coroutine in the event loop of this process: its result, or its exception raised here."""
     future = asyncio.run_coroutine_threadsafe(_settled(awaitable), _loop_of(os.getpid()))
     try:
         value, error = future.result()
