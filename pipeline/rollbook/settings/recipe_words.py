@@ -26,11 +26,6 @@ Line = tuple[str, str]
 """What it is about, and the words."""
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """What cuts the distribution that tokens are drawn from: the value that cuts nothing."""
-OF_TOKENS = "token"
-"""The ratio that a loss takes of each token by itself."""
-USUAL_CLIPPING = "a large share is usual where a ratio is of a whole answer, as in gspo"
-"""Said beside shares of clipped tokens. Within GSPO's 3e-4 to 4e-4 half of them and more were clipped whatever the
-learning rate was (`pipeline/rollbook/views/doctor/checks/clip_share.py`)."""
 RATIOS = {"sampling": "the engine's log-probs", "measured": "measured log-probs"}
 
 
@@ -83,20 +78,6 @@ def recipe_in_words(
         ("KL", _kl(compute, update.get("loss", {}), references)),
         ("update", _update(update)),
     ]
-
-
-def clipping_in_words(loss: Settings) -> str:
-    """What to think of the share of clipped tokens under a loss that does not judge each by itself; else empty.
-
-    Args:
-        loss: as run_info recorded it.
-    """
-    if loss.get("ratio", OF_TOKENS) == OF_TOKENS:
-        return ""
-    bounds = "".join(
-        f", {name} {loss[name]:g}" for name in ("clip_low", "clip_high") if loss.get(name)
-    )
-    return f"ratio {loss['ratio']}{bounds}: {USUAL_CLIPPING}"
 
 
 def _section(settings: Settings, name: str) -> Settings:

@@ -6,8 +6,6 @@ from typing import Any
 
 from rollbook.settings.recipe import Recipe
 from rollbook.settings.recipe_words import (
-    USUAL_CLIPPING,
-    clipping_in_words,
     recipe_in_words,
     stretches,
 )
@@ -57,16 +55,6 @@ def test_kl_says_where_it_acts_and_towards_what() -> None:
     assert kl(compute_advantages=followed) == (
         "to i0000, taken off the rewards: coefficient start 0.2, target 0.05, horizon 10000, k1"
     )
-
-
-def test_a_large_clip_share_is_usual_where_ratios_are_of_whole_answers() -> None:
-    def told(**loss: Any) -> str:
-        return clipping_in_words(settings(update_policy={"loss": loss})["update_policy"]["loss"])
-
-    assert told(name="gspo", clip_low=3e-4, clip_high=4e-4) == (
-        f"ratio sequence_mean, clip_low 0.0003, clip_high 0.0004: {USUAL_CLIPPING}"
-    )
-    assert told(name="dapo") == "" and clipping_in_words({}) == ""
 
 
 def test_a_loss_that_compares_with_the_reference_itself() -> None:

@@ -14,11 +14,14 @@ from pydantic import ValidationError
 
 from rollbook.components.losses.ratio import LOG_RATIO_LIMIT
 from rollbook.core.field_docs import headline_of
+from rollbook.project.curve_words import USUAL_CLIPPING
 from rollbook.settings.recipe_sections import UpdatePolicy
 from rollbook.views.show.facts import Token
 
 AGREE = 1e-6
 """Shares of tokens closer than this are equal: both are counts over the same number of tokens."""
+OF_TOKENS = "token"
+"""The ratio that a loss takes of each token by itself."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +113,17 @@ def with_clips(
     if abs(sum(map(bool, marks.values())) / len(seen) - share) > AGREE:
         return list(tokens)
     return [replace(token, clipped=marks.get(token.place, "")) for token in tokens]
+
+
+def clipping_in_words(loss: Mapping[str, Any]) -> str:
+    """Says that a large share of clipped tokens is usual, where the loss takes one ratio per answer; else empty.
+
+    Args:
+        loss: as run_info recorded it.
+    """
+    if loss.get("ratio", OF_TOKENS) == OF_TOKENS:
+        return ""
+    bounds = "".join(
+        f", {name} {loss[name]:g}" for name in ("clip_low", "clip_high") if loss.get(name)
+    )
+    return f"ratio {loss['ratio']}{bounds}: {USUAL_CLIPPING}"

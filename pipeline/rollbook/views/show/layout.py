@@ -8,7 +8,7 @@ from typing import Any
 
 from rollbook.core.hashing import short as digits
 from rollbook.rl.evaluation import RIGHT_FROM
-from rollbook.settings.recipe_words import clipping_in_words
+from rollbook.views.show.clipping import clipping_in_words
 from rollbook.views.show.facts import (
     Advantage,
     AdvantageArithmetic,

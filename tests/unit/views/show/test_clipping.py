@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from rollbook.components.losses.base import LossInputs
-from rollbook.views.show.clipping import Objective, with_clips, with_ratios
+from rollbook.project.curve_words import USUAL_CLIPPING
+from rollbook.settings.recipe_sections import UpdatePolicy
+from rollbook.views.show.clipping import Objective, clipping_in_words, with_clips, with_ratios
 from rollbook.views.show.facts import Token
 
 torch = pytest.importorskip("torch")
@@ -144,3 +146,14 @@ def test_a_loss_without_a_ratio_shows_none_unless_there_is_one_to_compare_with()
     assert not alone.has_ratio and with_ratios([token], alone)[0].ratio is None
     beside = Objective.of({"update": {**update, "old_logprobs": "sampling"}})
     assert with_ratios([token], beside)[0].ratio == pytest.approx(math.exp(0.5))
+
+
+def test_a_large_clip_share_is_usual_where_ratios_are_of_whole_answers() -> None:
+    def told(**loss: Any) -> str:
+        update = UpdatePolicy.model_validate({"loss": loss})
+        return clipping_in_words(update.model_dump(mode="json", serialize_as_any=True)["loss"])
+
+    assert told(name="gspo", clip_low=3e-4, clip_high=4e-4) == (
+        f"ratio sequence_mean, clip_low 0.0003, clip_high 0.0004: {USUAL_CLIPPING}"
+    )
+    assert told(name="dapo") == "" and clipping_in_words({}) == ""
