@@ -31,7 +31,6 @@ READERS = {
         "read_facts",
         "read_folder",
         "read_metrics",
-        "read_run_info",
         "read_table",
         "rows_in",
     },

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from rollbook.tables.artifacts import (
     path_of,
     read_columns,
     read_facts,
-    read_run_info,
     read_table,
     schema_of,
 )
+from rollbook.tables.run_info import read_run_info
 from rollbook.tables.schemas import versions
 from rollbook.tables.schemas.versions import JSON_UPGRADES, UPGRADES, newest
 
@@ -195,18 +196,19 @@ def _place(file: Path) -> tuple[Path, str]:
 
 def test_run_info_of_any_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [file] = (STORED / "run_info").iterdir()
+    content = json.loads(file.read_text())
     info = read_run_info(file)
-    assert info["stage"] == "score_rollouts" and "version" not in info
+    assert info.stage == "score_rollouts" and "version" not in content
     later = tmp_path / "i0001.json"
-    later.write_text(json.dumps(info | {"version": 2}))
+    later.write_text(json.dumps(content | {"version": 2}))
     with pytest.raises(VersionError, match="run_info of version 2") as raised:
         read_run_info(later)
     assert "upgrade Rollbook" in raised.value.hint
     monkeypatch.setattr(
-        versions, "JSON_UPGRADES", {"run_info": {1: lambda content: {**content, "forked": False}}}
+        versions, "JSON_UPGRADES", {"run_info": {1: lambda content: {**content, "forked": True}}}
     )
-    assert read_run_info(file)["forked"] is False
-    assert read_run_info(later) == info | {"version": 2}
+    assert read_run_info(file) == replace(info, forked=True)
+    assert not info.forked and read_run_info(later) == replace(info, version=2)
 
 
 def test_sealed_iterations_of_any_version(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

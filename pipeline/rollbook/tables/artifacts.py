@@ -30,7 +30,6 @@ from rollbook.tables.schemas.versions import (
     refusal,
     stored_columns,
     upgrade,
-    upgrade_json,
 )
 
 if TYPE_CHECKING:
@@ -53,8 +52,6 @@ TABLES = (
 NAMED_TABLES = ("rescores",)
 """Tables of which an iteration has one per name; their kind is `rescores/<name>`."""
 FOLDERS = ("policies", "optimizers", "values")
-RUN_INFO_SECTIONS = ("settings", "inputs", "outputs", "environment", "seconds")
-"""Of run_info: what is looked up by name in it."""
 METADATA_KEY = b"rollbook"
 ROW_GROUP_ROWS = 16_384
 
@@ -261,8 +258,8 @@ def read_facts(path: Path) -> Facts:
         )
     if path.is_dir():
         try:
-            return Facts(**json.loads((path / FACTS_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return parse_facts((path / FACTS_FILE).read_bytes())
+        except (OSError, ValueError):
             raise ArtifactError(
                 f"{path}: not a folder written by Rollbook ({FACTS_FILE} is missing or damaged)"
             ) from None
@@ -277,7 +274,7 @@ def facts_in(schema: pa.Schema, path: Path) -> Facts:
     """What a table says about itself, from its schema; `path` is named in errors.
 
     Raises:
-        ArtifactError: if Rollbook did not write it.
+        ArtifactError: if Rollbook did not write it, or what it says is damaged.
     """
     metadata = schema.metadata or {}
     if METADATA_KEY not in metadata:
@@ -285,7 +282,22 @@ def facts_in(schema: pa.Schema, path: Path) -> Facts:
             f"{path}: a Parquet file that Rollbook did not write, or that another program wrote over",
             RESTORE,
         )
-    return Facts(**json.loads(metadata[METADATA_KEY]))
+    try:
+        return parse_facts(metadata[METADATA_KEY])
+    except ValueError as error:
+        raise damaged(path, error) from None
+
+
+def parse_facts(said: bytes) -> Facts:
+    """What an artifact says about itself, from the JSON in its metadata or its `rollbook.json`.
+
+    Raises:
+        ValueError: if it is no JSON, or not as Rollbook writes it.
+    """
+    try:
+        return Facts(**json.loads(said))
+    except TypeError as error:
+        raise ValueError(f"not what an artifact says about itself: {error}") from None
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -387,24 +399,6 @@ def read_metrics(path: Path) -> dict[str, float | None]:
     for name, value in content.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise damaged(path, TypeError(f"{name}: {value!r}, expected a number"))
-    return content
-
-
-def read_run_info(path: Path) -> dict[str, Any]:
-    """Reads what a step recorded of its run, older versions upgraded. Without a version it is of version 1.
-
-    Raises:
-        ArtifactError: as `read_json`, or if a section is no object.
-        VersionError: if this Rollbook does not read its version.
-    """
-    content = read_json(path)
-    version = content.get("version", 1)
-    if refused := refusal("run_info", version):
-        raise VersionError(f"{path}: run_info {refused[0]}", refused[1])
-    content = upgrade_json(content, "run_info", version)
-    for name in RUN_INFO_SECTIONS:
-        if not isinstance(value := content.get(name, {}), dict):
-            raise damaged(path, TypeError(f"{name}: {value!r}, expected an object"))
     return content
 
 

@@ -13,16 +13,18 @@ import rollbook
 from rollbook.core import atomic
 from rollbook.core.errors import ArtifactError, SchemaError
 from rollbook.tables.artifacts import (
+    METADATA_KEY,
     path_of,
+    read_facts,
     read_folder,
     read_json,
     read_metrics,
-    read_run_info,
     read_table,
     write_folder,
     write_json,
     write_table,
 )
+from rollbook.tables.run_info import read_run_info
 from tests.builders import prompt_rows, rollout_rows, table
 
 PROMPTS = prompt_rows(2)
@@ -302,3 +304,12 @@ def test_sections_of_run_info_are_objects(tmp_path: Path) -> None:
     path.write_text('{"settings": 3}')
     with pytest.raises(ArtifactError, match=r"a\.json: truncated or damaged \(settings: 3"):
         read_run_info(path)
+
+
+@pytest.mark.parametrize("said", [b"{", b"\xff", b"[]", b'{"kind": "rollouts"}', b'{"more": 1}'])
+def test_facts_that_are_damaged_are_named(project: Path, said: bytes) -> None:
+    write_table(ROLLOUTS, "rollouts", "i0001")
+    path = path_of("rollouts", "i0001")
+    pq.write_table(ROLLOUTS.replace_schema_metadata({METADATA_KEY: said}), path)
+    with pytest.raises(ArtifactError, match=r"i0001\.parquet: truncated or damaged"):
+        read_facts(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from rollbook.project.verify.finding import Discrepancy, restore
 from rollbook.project.verify.places import StoredOutput
 from rollbook.project.verify.recorded import RecordedStep
 from rollbook.project.verify.stored_bytes import HashedFiles
-from rollbook.tables.artifacts import FOLDERS, Facts, path_of, refuse_other
+from rollbook.tables.artifacts import FOLDERS, Facts, parse_facts, path_of, refuse_other
 from rollbook.tables.run_info import RunInfo, read_run_info
 
 
@@ -142,8 +141,8 @@ def _folder_facts(
     kind: str, path: Path, members: Mapping[str, Path], hashed: HashedFiles | None
 ) -> Facts:
     try:
-        facts = Facts(**json.loads(members[FACTS_FILE].read_text(encoding="utf-8")))
-    except (OSError, LookupError, ValueError, TypeError):
+        facts = parse_facts(members[FACTS_FILE].read_bytes())
+    except (OSError, LookupError, ValueError):
         raise ArtifactError(f"{path}: {FACTS_FILE} is missing or damaged") from None
     refuse_other(facts, kind, path)
     if hashed is not None:
