@@ -39,12 +39,14 @@ def create(folder: Path, example: Example) -> NewProject:
         example: whose params.yaml it gets.
 
     Raises:
-        RollbookError: if a file of another content is there already, or git is missing.
+        RollbookError: if a file of another content, or what is no folder or no text, is there already; or git is
+            missing.
     """
     files = {
         PARAMS_FILE.as_posix(): example.text,
         **{path: (FOLDER / name).read_text(encoding="utf-8") for path, name in FILES.items()},
     }
+    _refuse_no_folder(folder)
     _refuse_others(folder, files)
     added = {
         path: text
@@ -62,10 +64,18 @@ def create(folder: Path, example: Example) -> NewProject:
     return NewProject(folder, list(wanted), not in_repository)
 
 
+def _refuse_no_folder(folder: Path) -> None:
+    """Raises unless the folder is there or can be made."""
+    for each in (folder, *folder.parents):
+        if _is_no_folder(each):
+            raise RollbookError(f"{each} is a file", "name a folder, new or not")
+
+
 def _refuse_others(folder: Path, files: Mapping[str, str]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise RollbookError(f"{folder} is a file", "name a folder, new or not")
     others = [path for path, text in files.items() if _differs(folder / path, text)]
+    others += [path for path in IGNORE_FILES if not _is_text(folder / path)]
+    parents = {Path(path).parent for path in files}
+    others += sorted(each.as_posix() for each in parents if _is_no_folder(folder / each))
     if (folder / ROOT).exists() and not (folder / PARAMS_FILE).exists():
         others.append(f"{ROOT}/")
     if others:
@@ -80,6 +90,21 @@ def _differs(path: Path, text: str) -> bool:
     if not path.exists():
         return path.is_symlink()
     return not path.is_file() or path.read_bytes() != text.encode()
+
+
+def _is_text(path: Path) -> bool:
+    """Whether lines can be added to it; a file that is not there is made."""
+    try:
+        path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return True
+    except (OSError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _is_no_folder(path: Path) -> bool:
+    return path.exists() and not path.is_dir()
 
 
 def _with_lines_of(path: Path, text: str) -> str:

@@ -70,7 +70,30 @@ def test_a_file_in_the_way_is_named_and_nothing_is_written(project: Path, path: 
     assert sorted(Path().rglob("*")) == before and Path(path).read_text() == "mine: 1\n"
 
 
-def test_a_file_is_no_folder(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (".dvc", b""),
+        ("rescores", b""),
+        (".dvc/plots", b""),
+        (".gitignore", b"\xff\n"),
+        (".gitignore", None),
+    ],
+)
+def test_what_is_no_folder_or_no_text_is_named_and_nothing_is_written(
+    project: Path, path: str, content: bytes | None
+) -> None:
+    shutil.rmtree(".dvc")
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).mkdir() if content is None else Path(path).write_bytes(content)
+    before = sorted(Path().rglob("*"))
+    result = init(".")
+    assert result.exit_code == 1 and f" has {path} already" in str(result.exception)
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("folder", ["taken", "taken/below"])
+def test_a_file_is_no_folder(project: Path, folder: str) -> None:
     Path("taken").write_text("x")
-    result = init("taken")
+    result = init(folder)
     assert result.exit_code == 1 and "is a file" in str(result.exception)
