@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +27,7 @@ from rollbook.core.process import installed_versions
 from rollbook.core.text import listed
 from rollbook.dvc.lock import Entry, made_by
 from rollbook.dvc.running_steps import RunningStep, running_steps
+from rollbook.project.code import code_hashes
 from rollbook.project.plan_file import (
     ITERATION_STAGES,
     ONCE_STAGES,
@@ -40,7 +41,7 @@ from rollbook.tables.artifacts import Facts, read_json
 from rollbook.tables.run_info import RunInfo
 
 if TYPE_CHECKING:
-    from rollbook.project.dependencies import Dependencies
+    from rollbook.project.dependencies import CodeHashes, Dependencies
 
 # `rollbook.project.plan` is imported where it is used: it imports what stages need, and most looks at a run do without.
 
@@ -130,8 +131,9 @@ class Currency:
         An upper bound: a step that comes out as before stops what follows it, and results that DVC has in its run
         cache are restored instead of made again.
         """
+        code = cache(code_hashes)  # most steps run the code of another one
         return [
-            self._rerun(stage, key)
+            self._rerun(stage, key, code)
             for (stage, key), state in self.states.items()
             if state is State.STALE and stage != TRACKING_STAGE
         ]
@@ -187,13 +189,13 @@ class Currency:
             )
         return "tables that they read, which were made again since"
 
-    def _rerun(self, stage: str, key: str) -> Rerun:
+    def _rerun(self, stage: str, key: str, code: CodeHashes) -> Rerun:
         from rollbook.project.plan import load_stage, planned
 
         info = stored_info(self.run, stage, key)
         reasons: tuple[RerunReason, ...] = ()
         if info is not None and self._digest_changed(stage, key):
-            now = planned(self.run.params, stage, key)
+            now = planned(self.run.params, stage, key, code=code)
             found = list(changes(info, now, load_stage(stage).settings.places()))
             reasons = (*_upgrade(info, found), *found)
         return Rerun(stage, key, reasons, info.total_seconds if info else 0.0)
