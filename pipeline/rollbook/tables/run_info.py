@@ -19,6 +19,7 @@ from rollbook.tables.schemas.versions import refusal, upgrade_json
 
 PATCH_LIMIT_BYTES = 200_000
 SHOWN_DIGITS = 8
+"""Of the hash of a commit."""
 CUT = "\n… cut"
 """Stands behind a patch of which only the first bytes are kept. No whole patch ends so: its lines begin otherwise."""
 

@@ -42,8 +42,3 @@ class Chain:
     def changed(self) -> list[str]:
         """Keys of begun iterations that params.yaml has another recipe for now than they ran with."""
         return [item.key for item in self.begun if item.is_changed]
-
-    @cached_property
-    def recipe_names(self) -> list[str]:
-        """Names of the recipes that its iterations ran with, each once, in order."""
-        return list(dict.fromkeys(item.recipe_name for item in self.iterations))

@@ -12,13 +12,13 @@ from polars.io.plugins import register_io_source
 
 from rollbook.core.errors import ArtifactError, nearest
 from rollbook.core.ids import BASE_KEY, ITERATION_KEY, PARAMS_FILE
+from rollbook.core.yaml import read_yaml
 from rollbook.project.run.store import Store
 from rollbook.tables.artifacts import (
     NAMED_TABLES,
     ROOT,
     TABLES,
     is_table,
-    keys_of,
     read_columns,
     read_facts,
     refuse_other,
@@ -34,9 +34,7 @@ def scan(
     for name in (kind, *join):
         if not is_table(name):
             raise ArtifactError(f"there is no table {name!r}; {nearest(name, _allowed(run, name))}")
-    wanted = (
-        sorted(iterations) if iterations is not None else _current(run, keys_of(kind, run.root))
-    )
+    wanted = sorted(iterations) if iterations is not None else _current(run, run.keys_with(kind))
     if not wanted:
         raise ArtifactError(f"{ROOT / kind}: holds no tables yet", _command(kind))
 
@@ -109,8 +107,14 @@ def _command(kind: str) -> str:
 
 
 def _current(run: Store, keys: list[str]) -> list[str]:
-    """Keys that params.yaml knows, sealed ones, and those that are no iterations; without a params.yaml all."""
+    """Keys that params.yaml knows, sealed ones, and those that are no iterations; without a params.yaml all.
+
+    Raises:
+        ConfigError: if params.yaml is no YAML.
+    """
     if not (run.root / PARAMS_FILE).exists():
         return keys
+    if not run.configured:
+        read_yaml(run.root / PARAMS_FILE)  # names the problem where there is one
     known = {BASE_KEY, *run.keys}
     return [key for key in keys if key in known or not ITERATION_KEY.fullmatch(key)]

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollbook.core.errors import ConfigError, Problem, nearest
+from rollbook.core.errors import ConfigError, Problem, RollbookError, nearest
 from rollbook.core.ids import BASE_KEY, PARAMS_FILE
 from rollbook.project.run.chain import Chain
 from rollbook.project.run.curves import CURVES_FILE, read_curves
@@ -94,6 +94,7 @@ class Run(Store):
 
         Raises:
             ArtifactError: for an unknown kind, a missing or foreign table, or tables without rows in common.
+            ConfigError: if no keys are named, and params.yaml is no YAML.
         """
         from rollbook.project.run.dataset import scan  # polars takes a while
 
@@ -101,7 +102,18 @@ class Run(Store):
 
     @cached_property
     def currency(self) -> Currency:
-        """Whether each step is current, and why not."""
+        """Whether each step is current, and why not.
+
+        Raises:
+            RollbookError: if it is not the run of the current folder, where code, files and processes are looked up.
+            ConfigError: if settings cannot be planned, or a lock file cannot be read.
+        """
+        if not self.is_here:
+            raise RollbookError(
+                f"{self.root if self.is_workspace else self.shown}: whether its steps are current is known in its own "
+                "folder only, from the code and files that lie there",
+                'open the run of the current folder: rollbook.open(".")',
+            )
         from rollbook.project.run.currency import currency_of  # plans import every stage's settings
 
         return currency_of(self)
@@ -111,7 +123,8 @@ def open_run(path: str | Path = ".") -> Run:
     """The run in a project's folder.
 
     Args:
-        path: the folder that has params.yaml.
+        path: the folder that has params.yaml. Where it is not the current folder, `currency` is an error, and
+            so are `params` that name components by files of the project, and what lies only in DVC's cache.
 
     Raises:
         ConfigError: if there is no project.

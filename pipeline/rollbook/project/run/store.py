@@ -29,7 +29,7 @@ from rollbook.tables.artifacts import (
     read_facts,
     read_metrics,
 )
-from rollbook.tables.run_info import RunInfo, read_run_info
+from rollbook.tables.run_info import SHOWN_DIGITS, RunInfo, read_run_info
 
 if TYPE_CHECKING:
     from rollbook.settings.config import Params
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 WORKSPACE = "workspace"
 """The name of what lies in the project's folder, committed or not."""
-SHOWN_DIGITS = 8
 OPEN_TABLES = 100
 """Tables kept open, the first opened is given up first: each takes a file descriptor, and macOS gives a process 256."""
 
@@ -260,7 +259,7 @@ class Store:
     @property
     def is_here(self) -> bool:
         """Whether it is the workspace of the current folder."""
-        return self.is_workspace and self.root == Path()
+        return self.is_workspace and self.root.resolve() == Path.cwd()
 
     # --- artifacts --------------------------------------------------------------------------------
 
