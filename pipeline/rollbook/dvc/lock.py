@@ -251,7 +251,7 @@ def _parsed(lines: Iterable[str]) -> dict[str, Any]:
                 raise _OtherLayoutError
             number = value.isdecimal() and name != "md5"
             entry[section][-1][name] = int(value) if number else _scalar(value)
-        elif section == "params" and line[6] != " " and line.endswith(":"):
+        elif section == "params" and line[6:7].strip() and line.endswith(":"):
             params = entry["params"].setdefault(line[6:-1], {})
         elif section == "params" and line.startswith("        ") and ": " in line:
             name, _, value = line[8:].partition(": ")

@@ -1,3 +1,4 @@
+import contextlib
 import os
 from pathlib import Path
 
@@ -133,6 +134,15 @@ stages:
 )
 def test_the_line_parser_gives_what_a_yaml_parser_gives(text: str) -> None:
     assert parse_stages(text) == yaml_section(text, "stages")
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("text", [LOCK, OTHERS])
+def test_a_file_that_is_cut_off_anywhere_is_parsed_or_refused(text: str, end: str) -> None:
+    """As a kill leaves it; `rollbook.dvc.guard` mends it, and catches ValueError alone."""
+    for length in range(len(text)):
+        with contextlib.suppress(ValueError):
+            assert isinstance(parse_stages(text[:length] + end), dict)
 
 
 def test_what_dvc_writes_is_parsed_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
