@@ -129,9 +129,30 @@ stages:
 """
 
 
-@pytest.mark.parametrize(
-    "text", [LOCK, OTHERS, "", "schema: '2.0'\nstages: {}\n", LOCK[: LOCK.index("    params:")]]
-)
+MD5S = [
+    "1e111111111111111111111111111111",
+    "'1e111111111111111111111111111111'",
+    "e" * 32,
+    "e1" * 16,
+]
+"""Some of which YAML takes for numbers where they are not quoted."""
+
+
+def _of(md5: str) -> str:
+    return LOCK.partition("md5: ")[0] + f"md5: {md5}\n      size: 007\n"
+
+
+TEXTS = [
+    LOCK,
+    OTHERS,
+    *map(_of, MD5S),
+    "",
+    "schema: '2.0'\nstages: {}\n",
+    LOCK[: LOCK.index("    params:")],
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_the_line_parser_gives_what_a_yaml_parser_gives(text: str) -> None:
     assert parse_stages(text) == yaml_section(text, "stages")
 
