@@ -15,7 +15,8 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from tests.browser.chromium import chromium
-from tests.browser.mlflow_server import calm_page, serving
+from tests.browser.mlflow_pages import calm_page
+from tests.mlflow_server import serving
 
 FOLDER = Path(__file__).parents[2] / "reports" / "screenshots"
 LARGEST = 300_000

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from rollbook.project.run.run import Run
-from tests.browser.mlflow_server import calm_page, serving
+from tests.browser.mlflow_pages import calm_page
+from tests.mlflow_server import serving
 from tests.unit.views.mlflow.project import Project
 
 KEYS = ("i0001", "i0002", "i0003", "other0003")
