@@ -5,7 +5,7 @@ ui` prints carries the token; a browser exchanges it for a cookie, and the addre
 send `Authorization: Bearer …`, as MLflow's does with MLFLOW_TRACKING_TOKEN. No route is exempt.
 
 A cookie alone does not tell the owner's page from another one in the same browser, hence the checks of `Host` (a name
-that was rebound to this address), `Origin` and `Sec-Fetch-Site` (pages elsewhere, also on another port of this machine).
+that was rebound to this address), `Origin` and `Sec-Fetch-Site` (pages elsewhere, another port being elsewhere too).
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 NOT_OFFERED = (
-    "/ajax-api/3.0/jobs",
     "/ajax-api/3.0/mlflow/assistant",
-    "/ajax-api/2.0/mlflow/gateway-proxy",
     "/ajax-api/2.0/mlflow/webhooks",
     "/api/2.0/mlflow/webhooks",
-    "/gateway",
 )
 """Parts of MLflow that run programs or call addresses elsewhere for whoever asks; nothing here uses them."""
 NO_TOKEN = (

@@ -30,8 +30,9 @@ from mlflow.utils.uri import validate_path_is_safe
 
 from rollbook.views.mlflow.store import FOLDER, project_root, tracking_uri
 
-OF_MLFLOW = (FOLDER, "mlruns", "mlartifacts")
-"""Folders of the project: the store's own, and those that MLflow makes where nothing is said."""
+OF_MLFLOW = (f"{FOLDER}/artifacts", "mlruns", "mlartifacts")
+"""Folders of the project: the store's own, and those that MLflow makes where nothing is said. Not the database's, nor
+one that code or git's hooks lie in: whoever gets the link is to see a run, not to change the project."""
 COLUMNS = (
     "artifact_location",
     "artifact_uri",
@@ -143,13 +144,17 @@ def refuse_outside(path: Path, named: str) -> Path:
         MlflowException: if it is elsewhere or a link in the project leads to it.
     """
     place = _written_out(path)
-    for above in place.parents:
-        for anchor, folders in _allowed():
+    if "\0" in str(place):
+        raise _refused("a place of files has no NUL in its name")
+    try:
+        for above in place.parents:
             inside = place.relative_to(above)
-            if inside.parts[0] in folders and above.exists() and above.samefile(anchor):
-                return _without_links(anchor, inside, named)
-    names = ", ".join(f"{name}/" for name in OF_MLFLOW)
-    raise _refused(f"{named}: outside {names} of the project")
+            for anchor, folder in _allowed():
+                if inside.is_relative_to(folder) and above.samefile(anchor):
+                    return _without_links(anchor, inside, named)
+    except (OSError, ValueError) as error:
+        raise _refused(f"{named}: {error}") from None
+    raise _refused(f"{named}: outside {', '.join(OF_MLFLOW)} of the project")
 
 
 def _written_out(path: Path) -> Path:
@@ -166,12 +171,12 @@ def _without_links(anchor: Path, inside: Path, named: str) -> Path:
     return place
 
 
-def _allowed() -> list[tuple[Path, tuple[str, ...]]]:
-    """Folders that MLflow may use, by the one that they are in; a store of files that the user names is one too."""
-    allowed = [(project_root().resolve(), OF_MLFLOW)]
+def _allowed() -> list[tuple[Path, str]]:
+    """Folders that MLflow may use, as (folder, path in it); one is a store of files that the user names."""
+    allowed = [(project_root().resolve(), each) for each in OF_MLFLOW]
     if _scheme(tracking_uri()) in LOCAL:
         store = Path(local_file_uri_to_path(tracking_uri())).absolute()
-        allowed.append((store.parent, (store.name,)))
+        allowed.append((store.parent, store.name))
     return allowed
 
 

@@ -209,7 +209,7 @@ def test_the_printed_link_opens_the_pages_by_a_cookie(served: Served) -> None:
         "httponly", "path=/", "samesite=lax",
     }  # fmt: skip
     # other programs at this host name have cookies of their own, some of them malformed
-    cookies = f'a=b; bad"=[{};; {cookie}; c'
+    cookies = f'a=b; bad"=[;; {cookie}; c'
     page = served.ask("GET", "/", {"Cookie": cookies})
     assert page.status == 200 and b"<title>MLflow" in page.body
     found = served.ask(
@@ -366,12 +366,16 @@ def _locations(served: Served) -> dict[str, str]:
         "upwards, escaped": f"{project}/mlflow/artifacts/%2e%2e/%2e%2e/%2e%2e/{outside.name}",
         "relative": f"../{outside.name}",
         "relative URI": f"file:../{outside.name}",
-        "begins alike": f"{project}/mlflow/../mlflow-other",
-        "beside the store": f"{project}x/mlflow",
+        "begins alike": f"{project}/mlflow/artifacts-other",
+        "beside the store": f"{project}x/mlflow/artifacts",
         "the project itself": str(project),
         "hooks of git": f"{project}/.git/hooks",
-        "a link in the store": f"{project}/mlflow/link",
-        "below a link": f"{project}/mlflow/link/deeper",
+        "the database": f"{project}/mlflow",
+        "code": f"{project}/stages",
+        "too long": "/" + "x" * 240,
+        "a NUL": "mlflow/artifacts/\0",
+        "a link in the store": f"{project}/mlflow/artifacts/link",
+        "below a link": f"{project}/mlflow/artifacts/link/deeper",
         "the system": "/etc",
         "s3": "s3://bucket/x",
         "gs": "gs://bucket/x",
@@ -391,7 +395,7 @@ def _locations(served: Served) -> dict[str, str]:
     _locations(Served(Path("/p"), "", "", "", Path("/o"))),
 )
 def test_experiments_outside_the_project_are_refused(served: Served, place: str) -> None:
-    link = served.folder / "mlflow" / "link"
+    link = served.folder / "mlflow" / "artifacts" / "link"
     if not link.is_symlink():
         link.symlink_to(served.outside)
     reply = served.create(place, _locations(served)[place])
@@ -527,6 +531,21 @@ def test_the_proxy_follows_no_links(served: Served) -> None:
     assert served.ask("GET", f"{proxy}/real/file", served.bearer).body == b"mine"
     assert (served.folder / "mlflow" / "artifacts" / "real" / "file").read_bytes() == b"mine"
     assert served.ask("DELETE", f"{proxy}/real/file", served.bearer).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ajax-api/3.0/mlflow/assistant/message",
+        "/ajax-api/3.0/mlflow/assistant/skills/install",
+        "/api/2.0/mlflow/webhooks",
+        "/ajax-api/2.0/mlflow/webhooks/x/test",
+    ],
+)
+def test_what_runs_programs_or_calls_elsewhere_is_not_offered(served: Served, path: str) -> None:
+    """Not even to the owner: a link given to a reader is to show a run."""
+    reply = served.call("POST", path, message="x", url="http://127.0.0.1:1", name="x")
+    assert reply.status == 404 and b"does not offer" in reply.body
 
 
 def test_pipes_and_devices_among_files_hang_nothing(served: Served) -> None:
