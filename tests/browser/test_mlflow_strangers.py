@@ -78,7 +78,9 @@ def link(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iter
         for name in [name for name in os.environ if name.startswith(("MLFLOW_", "DVC_"))]:
             patch.delenv(name)
         Path(".dvc").mkdir()
-        Project(1, [[f"seven {pictures}", "4"], ["5", "5"], ["1", "7"]]).finish("i0001")
+        Project(1, [[f"seven {pictures}", f"seven {pictures}"], ["5", "5"], ["1", "7"]]).finish(
+            "i0001"
+        )
         bring_up_to_date(Run())
         with opened("rollbook") as store:
             store.client.set_experiment_tag(store.experiment_id, NOTE, pictures)
@@ -105,10 +107,13 @@ def test_pictures_that_a_model_wrote_are_not_fetched(page: Page, elsewhere: Else
     page.on("console", lambda message: blocked.append(message.text))
     page.get_by_role("link", name="grpo, seed 0").first.click()
     expect(page.get_by_role("link", name="follow").first).to_be_visible(timeout=30_000)
-    page.goto(page.url.partition("#")[0] + "#/experiments/1/traces")
-    page.get_by_text("seven").first.click(timeout=60_000)
-    expect(page.get_by_role("dialog").get_by_text("Outputs").first).to_be_visible(timeout=30_000)
-    expect(page.get_by_role("dialog").get_by_text("seven").first).to_be_visible()
+    page.get_by_role("link", name="i0001").first.click()
+    page.get_by_role("tab", name="Traces").click()
+    page.get_by_text("1+2=").first.click(timeout=30_000)
+    opened = page.get_by_role("dialog")
+    expect(opened.get_by_text("Outputs").first).to_be_visible(timeout=30_000)
+    expect(opened.get_by_text("seven").first).to_be_visible()
+    expect(opened.locator("img, video").first).to_be_attached()
     page.wait_for_timeout(1_500)
     assert elsewhere.asked == []
     assert any("Content Security Policy" in text for text in blocked), "no picture was tried"

@@ -49,7 +49,7 @@ PROXIED = "mlflow-artifacts"
 """Scheme of places below the folder that the server keeps for its clients."""
 
 
-class FilesOfTheProject(LocalArtifactRepository):  # type: ignore[misc]
+class FilesOfTheProject(LocalArtifactRepository):
     """Files below one place of the project, without links, pipes or devices among them.
 
     Raises:
@@ -125,7 +125,7 @@ def install() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Session
 
-    known = repositories.get_registered_artifact_repositories()
+    known: dict[str, Any] = repositories.get_registered_artifact_repositories()
     for scheme in [each for each in known if each not in INDIRECT]:
         del known[scheme]
     for scheme in LOCAL:
