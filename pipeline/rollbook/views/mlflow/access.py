@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import secrets
-from collections.abc import Collection, Iterator
+import struct
+from collections.abc import Collection
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,6 +25,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+Address = tuple[str, int]
+CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 PARAMETER = "token"
 """Of the printed link."""
 TOKEN_BYTES = 32
@@ -71,6 +76,8 @@ class TokenRequired:
     Attributes:
         token: of this start.
         cookie: name of the cookie; cookies do not know ports, so it names the port.
+        ticket: what the cookie holds. Servers of others at the same host name get it too if their pages are opened,
+            so it is not the token, and no other account of this machine can use it.
         hosts: names, beside addresses and localhost, by which the server may be asked.
     """
 
@@ -78,6 +85,7 @@ class TokenRequired:
         self.app = app
         self.token = token.encode()
         self.cookie = f"rollbook_ui_{port}"
+        self.ticket = hmac.digest(self.token, b"cookie", "sha256").hex()
         self.hosts = frozenset(name.lower() for name in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +111,7 @@ class TokenRequired:
             )
         if link is not None:
             return link
-        if not any(self._is_token(each) for each in self._offered(headers)):
+        if not self._is_known(scope, headers):
             return _plain(NO_TOKEN, HTTPStatus.UNAUTHORIZED)
         if not _is_from_here(scope, headers):
             return _plain("Pages elsewhere may not ask this server.\n", HTTPStatus.FORBIDDEN)
@@ -127,16 +135,19 @@ class TokenRequired:
         answer = Response(
             status_code=HTTPStatus.SEE_OTHER, headers={"Location": place, **_ANSWERED}
         )
-        answer.set_cookie(self.cookie, self.token.decode(), httponly=True, samesite="lax")
+        answer.set_cookie(self.cookie, self.ticket, httponly=True, samesite="lax")
         return answer
 
-    def _offered(self, headers: Headers) -> Iterator[str]:
+    def _is_known(self, scope: Scope, headers: Headers) -> bool:
         for value in headers.getlist("authorization"):
             scheme, _, credentials = value.partition(" ")
-            if scheme.lower() == "bearer":
-                yield credentials.strip()
-        for value in headers.getlist("cookie"):
-            yield cookie_parser(value).get(self.cookie, "")
+            if scheme.lower() == "bearer" and self._is_token(credentials.strip()):
+                return True
+        cookies = [cookie_parser(each).get(self.cookie, "") for each in headers.getlist("cookie")]
+        return any(
+            hmac.compare_digest(each.encode(errors="surrogateescape"), self.ticket.encode())
+            for each in cookies
+        ) and not is_of_another_account(scope.get("client"), scope.get("server"))
 
     def _is_token(self, value: str) -> bool:
         """Takes the same time whatever it is."""
@@ -148,6 +159,31 @@ _ANSWERED = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+def is_of_another_account(client: Address | None, server: Address | None) -> bool:
+    """Whether a process of another account of this machine, root aside, holds the other end of a connection.
+
+    Linux says so in /proc/net; elsewhere, and of another machine, nothing is known. An end that its process has closed
+    belongs to nobody any more and counts as another account's.
+    """
+    if client is None or server is None or not CONNECTIONS[0].exists():
+        return False
+    wanted = {(_as_linux(client, wide), _as_linux(server, wide)) for wide in (False, True)}
+    for file in CONNECTIONS:
+        for line in file.read_text().splitlines()[1:] if file.exists() else ():
+            fields = line.split()
+            if (fields[1], fields[2]) in wanted:
+                return fields[9] == "0" or int(fields[7]) not in (0, os.getuid())
+    return ipaddress.ip_address(client[0]).is_loopback
+
+
+def _as_linux(address: Address, wide: bool) -> str:
+    """As /proc/net/tcp has an address, /proc/net/tcp6 if `wide`: words of 32 bits in the order of the machine."""
+    ip = ipaddress.ip_address(address[0].partition("%")[0])
+    packed = ip.packed if not wide or ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
 
 
 def _plain(text: str, status: HTTPStatus) -> Response:

@@ -69,7 +69,7 @@ def serve(
         "--host": host,
         "--port": str(port),
         "--workers": "1",
-        "--uvicorn-opts": f"--log-level {'info' if log else 'warning'}",
+        "--uvicorn-opts": f"--log-level {'info' if log else 'warning'} --no-proxy-headers",
     }
     if not log:
         warnings.simplefilter("ignore")  # of what MLflow imports: they are about its code

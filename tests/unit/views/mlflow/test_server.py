@@ -218,6 +218,52 @@ def test_the_printed_link_opens_the_pages_by_a_cookie(served: Served) -> None:
     assert "rollbook" in {each["name"] for each in json.loads(found.body)["experiments"]}
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone can be another account")
+@pytest.mark.parametrize("more", ["", "X-Forwarded-For: 192.0.2.1\r\n"])
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_the_cookie_is_of_no_use_to_another_account(served: Served, uid: int, more: str) -> None:
+    """Browsers send it to every port of the host, so another account's server may have got it."""
+    cookie = served.ask("GET", f"/?{served.address.query}").headers["Set-Cookie"].partition(";")[0]
+    assert served.token not in cookie
+    answered, told = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+        with socket.create_connection(("127.0.0.1", served.address.port or 0)) as connection:
+            head = f"GET /version HTTP/1.1\r\nHost: {served.address.netloc}\r\nCookie: {cookie}\r\n{more}\r\n"
+            connection.sendall(head.encode())
+            os.write(told, connection.recv(12))
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(told)
+    assert os.read(answered, 12) == (b"HTTP/1.1 200" if uid == 0 else b"HTTP/1.1 401")
+    os.close(answered)
+    value = cookie.partition("=")[2]
+    assert served.ask("GET", "/version", {"Authorization": f"Bearer {value}"}).status == 401
+
+
+def test_an_account_is_known_by_its_end_of_a_connection() -> None:
+    from rollbook.views.mlflow.access import is_of_another_account
+
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as server:
+            try:
+                server.bind((host, 0))
+            except OSError:
+                continue  # this machine has no IPv6
+            server.listen()
+            client = socket.create_connection(server.getsockname()[:2])
+            accepted, peer = server.accept()
+            here = accepted.getsockname()[:2]
+            assert not is_of_another_account(peer[:2], here)
+            client.close()  # nobody's now; it could have been anybody's
+            assert is_of_another_account(peer[:2], here)
+            accepted.close()
+    assert is_of_another_account(("127.0.0.1", 1), ("127.0.0.1", 2))  # there is no such connection
+    assert not is_of_another_account(("192.0.2.1", 1), ("192.0.2.2", 2))  # another machine's
+
+
 def test_tokens_are_of_one_start_and_cannot_be_guessed(served: Served) -> None:
     assert len(base64.urlsafe_b64decode(served.token + "==")) >= 32
     from rollbook.views.mlflow.access import new_token
