@@ -17,8 +17,9 @@ from playwright.sync_api import expect
 
 from benchmarks.tables import markdown
 from tests.browser.chromium import chromium
-from tests.browser.mlflow_server import calm_page, serving
+from tests.browser.mlflow_pages import calm_page
 from tests.e2e.projects import environment
+from tests.mlflow_server import serving
 from tests.processes import PYTHONPATH
 from tests.unit.views.mlflow.project import Project
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from tests.browser.chromium import chromium
-from tests.browser.mlflow_server import calm_page, serving
+from tests.browser.mlflow_pages import calm_page
+from tests.mlflow_server import serving
 
 FOLDER = Path(__file__).parents[2] / "reports" / "screenshots"
 LARGEST = 300_000
@@ -68,7 +69,7 @@ def page_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
 def mlflow_pictures(browser: Browser, project: Path) -> Iterator[Picture]:
     """MLflow: the list of runs, all iterations, curves, a run, an iteration, sampled rollouts, and one of them."""
     with serving(project) as link:
-        base = link.partition("#")[0]
+        base = link.partition("?")[0]
         page = calm_page(browser)
         page.goto(link)
         newest = page.get_by_role("row").get_by_role("link").first

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from rollbook.project.run.run import Run
-from tests.browser.mlflow_server import calm_page, serving
+from tests.browser.mlflow_pages import calm_page
+from tests.mlflow_server import serving
 from tests.unit.views.mlflow.project import Project
 
 KEYS = ("i0001", "i0002", "i0003", "other0003")
@@ -56,7 +57,8 @@ class Pages:
 
     @property
     def base(self) -> str:
-        return self.link.partition("#")[0]
+        """Of the server, as the browser shows it: without the token."""
+        return self.link.partition("?")[0]
 
     def open(self, place: str) -> Page:
         """Opens a place of the experiment."""
@@ -86,6 +88,7 @@ def pages(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         runs, experiment_id = _tracked(folder)
         with serving(folder) as link:
             page = calm_page(browser)
+            page.goto(link)  # the browser has the cookie from now on
             made = Pages(page, link, runs, experiment_id)
             page.on("pageerror", lambda error: made.errors.append(str(error)))
             page.on("request", lambda request: _note(request.url, made))
@@ -142,6 +145,7 @@ def _note(url: str, pages: Pages) -> None:
 def test_the_printed_link_opens_the_runs_with_their_evaluation(pages: Pages) -> None:
     pages.page.goto(pages.link)
     pages.sees("grpo, seed 0", "grpo, seed 0 · other", "Rollbook", "iterations")
+    assert "token" not in pages.page.url and pages.page.evaluate("document.cookie") == ""
     pages.sees("eval/heldout/mean_at_4", "eval/heldout/greedy", "reward")
     # 0.3 at the base and 0.1 more an iteration, greedy 0.1 above
     row = pages.page.get_by_role("row").filter(has_text="0.6").filter(has_text="0.7")

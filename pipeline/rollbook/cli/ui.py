@@ -28,7 +28,9 @@ LAST_PORT = 65535
 def ui(port: int, host: str, verbose: bool) -> None:
     """Show the runs in MLflow: brings the store up to date, does what `mlflow ui` does, and prints the link.
 
-    Nothing leaves this machine. With MLFLOW_TRACKING_URI set to a server, that server shows them.
+    Nothing leaves this machine. The link carries a token of this start, without which nobody is answered, other
+    accounts of the machine included; clients need the two variables printed below it. With MLFLOW_TRACKING_URI set to
+    a server, that server shows the runs.
 
     Example: rollbook ui --port 5001
     """
@@ -54,12 +56,16 @@ def ui(port: int, host: str, verbose: bool) -> None:
     if not is_served:
         click.echo(f"the runs are at {uri}{page and '/'}{page}")
         return
+    from rollbook.views.mlflow.access import PARAMETER, new_token
     from rollbook.views.mlflow.server import serve
 
     click.echo("MLflow starts; its link follows when it answers", err=True)
-    shown = f"[{host}]" if ":" in host else host
-    link = f"MLflow: http://{shown}:{port}/{page} (Ctrl-C stops it)"
-    serve(uri, str(artifact_folder()), host, port, lambda: click.echo(link), verbose)
+    shown, token = f"[{host}]" if ":" in host else host, new_token()
+    link = (
+        f"MLflow: http://{shown}:{port}/?{PARAMETER}={token}{page} (Ctrl-C stops it)\n"
+        f"clients: MLFLOW_TRACKING_URI=http://{shown}:{port} MLFLOW_TRACKING_TOKEN={token}"
+    )
+    serve(uri, str(artifact_folder()), host, port, token, lambda: click.echo(link), verbose)
 
 
 def _refuse_busy_port(host: str, port: int) -> None:

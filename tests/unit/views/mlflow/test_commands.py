@@ -92,7 +92,9 @@ def test_ui_listens_on_addresses_of_either_kind(
 ) -> None:
     served = []
 
-    def answering(uri: str, artifacts: str, host: str, port: int, ready: Any, log: bool) -> None:
+    def answering(
+        uri: str, artifacts: str, host: str, port: int, token: str, ready: Any, log: bool
+    ) -> None:
         served.append((host, port))
         ready()
 
