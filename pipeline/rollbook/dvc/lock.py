@@ -217,6 +217,7 @@ def _chunks(text: str) -> Iterator[tuple[str, str]]:
         if text.strip():
             raise _OtherLayoutError
         return
+    text = f"{text.rstrip()}\n"
     position, seen = len(HEAD), set[str]()
     while position < len(text):
         if not (entry := ENTRY.match(text, position)) or entry[1] in seen:

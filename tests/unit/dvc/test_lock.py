@@ -166,8 +166,9 @@ def test_a_file_that_is_cut_off_anywhere_is_parsed_or_refused(text: str, end: st
             assert isinstance(parse_stages(text[:length] + end), dict)
 
 
-def test_what_dvc_writes_is_parsed_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a run of hundreds of iterations would take seconds to look at."""
-    expected = yaml_section(LOCK, "stages")
+@pytest.mark.parametrize("text", [LOCK, LOCK.rstrip(), f"{LOCK}\n"])
+def test_what_dvc_writes_is_parsed_line_by_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a run of hundreds of iterations would take seconds to look at; whatever an editor made of its end."""
+    expected = yaml_section(text, "stages")
     monkeypatch.setattr("rollbook.dvc.lock.yaml_section", None)
-    assert parse_stages(LOCK) == expected
+    assert parse_stages(text) == expected
