@@ -66,9 +66,13 @@ class Pages:
         return self.page
 
     def follow(self, name: str) -> Page:
-        """Opens a link of a description here; a click on it opens a tab of its own."""
-        link = self.page.get_by_role("link", name=name, exact=True).first
-        self.page.goto(f"{self.base}{link.get_attribute('href')}")
+        """Opens a link of a description here, loaded anew as in the tab of its own that a click opens.
+
+        Without that, a slow answer for the page before may come last and be what is shown.
+        """
+        place = self.page.get_by_role("link", name=name, exact=True).first.get_attribute("href")
+        self.page.goto(f"{self.base}{place}")
+        self.page.reload()
         return self.page
 
     def sees(self, *texts: str) -> None:

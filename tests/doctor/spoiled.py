@@ -116,7 +116,10 @@ SPOILED = {
     "five epochs": Spoiled(f"{RECIPE}.update_policy.epochs", 5, ("stale_data",)),
     "temperature 0.1": Spoiled(f"{SAMPLING}.temperature", 0.1, ("diversity",)),
     "another temperature in the engine": Spoiled(
-        f"{SAMPLING}.engine", {"path": f"{OWN}:Warmer"}, ("engine_mismatch",)
+        f"{SAMPLING}.engine",
+        {"path": f"{OWN}:Warmer"},
+        ("engine_mismatch",),
+        beside={f"{RECIPE}.update_policy.old_logprobs": "measured"},
     ),
     "an engine that repeats itself": Spoiled(
         f"{SAMPLING}.engine", {"path": f"{OWN}:Repeating"}, ("repeated_samples",)
