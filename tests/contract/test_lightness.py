@@ -68,3 +68,10 @@ def test_checking_the_shipped_params_needs_no_torch() -> None:
         "for name in ('torch', 'transformers', 'datasets', 'mlflow'): del sys.modules[name]\n"
     )
     assert _heavy_after(code) == set()
+
+
+def test_a_policy_is_shown_without_the_settings_of_all_stages() -> None:
+    """To build their classes takes a fifth of the command's time."""
+    looks = "import rollbook.views.show.policies, rollbook.views.show.prompts, rollbook.views.show.layout"
+    code = f"{looks}\nimport sys\nassert 'rollbook.settings.recipe_sections' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

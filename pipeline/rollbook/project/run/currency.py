@@ -36,12 +36,12 @@ from rollbook.project.plan_file import (
     planned_digest,
 )
 from rollbook.project.run.store import Store
-from rollbook.settings.config import Params
 from rollbook.tables.artifacts import Facts, read_json
 from rollbook.tables.run_info import RunInfo
 
 if TYPE_CHECKING:
     from rollbook.project.dependencies import CodeHashes, Dependencies
+    from rollbook.settings.config import Params
 
 # `rollbook.project.plan` is imported where it is used: it imports what stages need, and most looks at a run do without.
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from rollbook.components.losses.ratio import LOG_RATIO_LIMIT
-from rollbook.core.field_docs import headline_of
 from rollbook.project.curve_words import USUAL_CLIPPING
-from rollbook.settings.recipe_sections import UpdatePolicy
 from rollbook.views.show.facts import Token
+
+if TYPE_CHECKING:
+    from rollbook.settings.recipe_sections import UpdatePolicy
 
 AGREE = 1e-6
 """Shares of tokens closer than this are equal: both are counts over the same number of tokens."""
@@ -41,6 +42,10 @@ class Objective:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Objective:
         """From the recorded settings of `update_policy`."""
+        # Here: a page of a policy or a prompt asks no loss, and is shown sooner without them.
+        from rollbook.core.field_docs import headline_of
+        from rollbook.settings.recipe_sections import UpdatePolicy
+
         recorded = settings.get("update", {})
         loss = recorded.get("loss") if isinstance(recorded, Mapping) else None
         name = str(loss.get("name", "")) if isinstance(loss, Mapping) else ""
